@@ -109,6 +109,7 @@ std::vector<Run> LlamaRuns() {
 struct Setting {
   SiteSpec site;  // nodes: of the run
   Recompute recompute = Recompute::kNone;
+  int64_t published_memory_bytes = 0;  // of a device, for the published degrees alone; 0: what it has
   int32_t zero_stage = 1;
   std::vector<int64_t> micro_batch_size;
   double (*flops)(const Run& run) = nullptr;
@@ -144,7 +145,8 @@ Setting Meta() {
                               .roofline = Roofline::kOperation},
                    .network = {.bandwidth_bytes_per_s = 50e9, .latency_ns = 10'000}},
           .recompute = Recompute::kSelective,
-          .zero_stage = 2,
+          .published_memory_bytes = 92'000'000'000,
+          .zero_stage = 1,  // gradients are added up in fp32 over the micro-batches, and then scattered
           .micro_batch_size = {1},
           .flops = LlamaFlops,
           .schedule = ScheduleKind::kInterleaved,
@@ -156,6 +158,9 @@ PlanRequest RequestOf(const Setting& setting, const Run& run, double efficiency,
   request.cluster.sites = {setting.site};
   request.cluster.sites[0].nodes = run.devices / 8;
   request.cluster.sites[0].device.efficiency = efficiency;
+  if (setting.published_memory_bytes > 0) {
+    request.cluster.sites[0].device.memory_bytes = setting.published_memory_bytes;
+  }
   JobSpec& job = request.job;
   job.name = "published";
   job.model = run.model;
@@ -230,6 +235,7 @@ bool Table(const std::string& title, const Setting& setting, const std::vector<R
     const Predicted fixed = Predict(request);
     const double predicted = Tflops(setting, run, fixed.iteration_ns);
     const double off = predicted / run.tflops_per_device - 1;
+    request.cluster.sites[0].device.memory_bytes = setting.site.device.memory_bytes;
     request.job.search.schedule = ScheduleKind::kAuto;
     request.job.parallelism = {.tensor = 0,
                                .pipeline = 0,
