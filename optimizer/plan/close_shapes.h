@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <optional>
 #include <span>
-#include <vector>
 
 #include "optimizer/model/cost_source.h"
 #include "optimizer/plan/refine/refine_schedule.h"
@@ -17,11 +16,9 @@
 namespace geopipe {
 
 struct FasterShape {
-  std::optional<Shape> shape;  // nullopt: none of them is
-  Refinement refinement;       // where one is: its plan
-  // Of the others those whose bounds leave it open whether more schedules at a point would make them faster; a few, by
-  // their bounds.
-  std::vector<Shape> open;
+  std::optional<Shape> shape;                   // nullopt: none of them is
+  Refinement refinement;                        // where one is: its plan
+  RefineEffort effort = RefineEffort::kSurvey;  // with which it was found
   int64_t evaluations = 0;
 };
 

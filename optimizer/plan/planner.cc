@@ -218,49 +218,40 @@ PlanResult Instead(const PlanRequest& request, PlanResult result, PlanResult bet
   return better;
 }
 
-// `result`, or the plan at a shape that is faster. `known`: what was found there, where that is to do.
-absl::StatusOr<PlanResult> BestOfShape(const PlanRequest& request, const CostSource& source, const Shape& shape,
-                                       const Refinement* known, PlanResult result) {
+// `result`, or the plan of other degrees that is faster with a schedule made to measure.
+absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSource& source, const ShapeFound& found,
+                                       PlanResult result) {
+  const int64_t iteration_ns = result.prediction.iteration_ns;
+  if (request.method == SearchMethod::kExhaustive) {
+    return result;
+  }
+  GP_ASSIGN_OR_RETURN(const FasterShape faster, FindFasterShape(request, source, found.close, iteration_ns));
+  result.search.evaluations += faster.evaluations;
+  if (!faster.shape.has_value()) {
+    return result;
+  }
   PlanRequest pinned = request;
   pinned.single_site = false;
-  pinned.job = JobOf(request.job, shape);
+  pinned.job = JobOf(request.job, *faster.shape);
   GP_ASSIGN_OR_RETURN(const ShapeFound there, SearchShapes(pinned, source));
   GP_CHECK(there.space != nullptr || there.stopped_early);
   if (there.space == nullptr) {
     return result;
   }
-  // With a few schedules at every point it has been refined as far as is wanted.
-  const bool full = request.refine_fully || known == nullptr;
-  GP_ASSIGN_OR_RETURN(PlanResult better, Report(pinned, source, there, full ? nullptr : known));
-  if (full && known != nullptr && known->better->prediction.prediction.iteration_ns < better.prediction.iteration_ns) {
+  // As far as is wanted?
+  const bool is_refined = !request.refine_fully || faster.effort == RefineEffort::kFull;
+  const Refinement* known = is_refined ? &faster.refinement : nullptr;
+  GP_ASSIGN_OR_RETURN(PlanResult better, Report(pinned, source, there, known));
+  if (known == nullptr &&
+      faster.refinement.better->prediction.prediction.iteration_ns < better.prediction.iteration_ns) {
     // It has the layers that go best with another mode.
-    GP_ASSIGN_OR_RETURN(better, Report(pinned, source, there, known));
+    GP_ASSIGN_OR_RETURN(better, Report(pinned, source, there, &faster.refinement));
   }
-  if (better.prediction.iteration_ns >= result.prediction.iteration_ns) {
+  if (better.prediction.iteration_ns >= iteration_ns) {
     result.search.evaluations += better.search.evaluations;
     return result;
   }
   return Instead(request, std::move(result), std::move(better));
-}
-
-// `result`, or the plan of other degrees that is faster with a schedule made to measure.
-absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSource& source, const ShapeFound& found,
-                                       PlanResult result) {
-  if (request.method == SearchMethod::kExhaustive) {
-    return result;
-  }
-  GP_ASSIGN_OR_RETURN(const FasterShape faster,
-                      FindFasterShape(request, source, found.close, result.prediction.iteration_ns));
-  result.search.evaluations += faster.evaluations;
-  if (faster.shape.has_value()) {
-    GP_ASSIGN_OR_RETURN(result, BestOfShape(request, source, *faster.shape, &faster.refinement, std::move(result)));
-  }
-  for (const Shape& shape : faster.open) {
-    if (request.refine_fully) {
-      GP_ASSIGN_OR_RETURN(result, BestOfShape(request, source, shape, nullptr, std::move(result)));
-    }
-  }
-  return result;
 }
 
 // Told as if its grid were all that the job asks for.
