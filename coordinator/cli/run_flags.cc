@@ -16,7 +16,10 @@ void RunFlags::Register(FlagSet& flags) {
   flags.Add("delta-n", &delta_n, "N[,N…]", "Fix ΔN (one for all crossings, or one for each) instead of searching it.");
   flags.Add("comm", &comm, "MODE", "nonblocking, or blocking to compare with.");
   flags.Add("backend", &backend, "NAME", "cpu, or modelled: no arithmetic, the modelled time and true message sizes.");
-  flags.Add("pace", &pace, "Let every action take as long as the plan's costs say, with real arithmetic inside.");
+  flags.Add(
+      "pace", &pace,
+      "Let every action take as long as the plan's costs say, with real arithmetic inside. The costs are those of "
+      "--case, or of the devices that a topology or the agents describe; else they are measured.");
   flags.Add("resume", &resume, "Go on from the newest checkpoint below the job's checkpoint.path.");
   flags.Add("case", &case_path, "FILE", "Explicit costs ('geopipectl explain case') for paced and modelled runs.");
 }

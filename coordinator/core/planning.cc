@@ -117,7 +117,8 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
       request.profile->tensor = 1;  // workers measure whole layers
     }
   }
-  if (CapabilitiesOf(input.run.backend).computes) {
+  const bool measured = !input.profile.has_value() || !input.profile->entries.empty();
+  if (CapabilitiesOf(input.run.backend).computes && (measured || !input.run.pace || input.run.explicit_costs)) {
     // What the figures of processors lack (docs/plans.md): a profile is taken while every device computes, and nobody
     // has measured what a collective takes among ranks that share a host.
     request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);

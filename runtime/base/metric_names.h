@@ -12,7 +12,7 @@ namespace geopipe {
 
 enum class MetricKind : uint8_t { kCounter, kGauge, kHistogram };
 
-using MetricLabelNames = std::array<std::string_view, 3>;  // empty ones last
+using MetricLabelNames = std::array<std::string_view, 4>;  // empty ones last
 
 struct MetricSpec {
   std::string_view name;
@@ -159,6 +159,12 @@ inline constexpr CounterSpec kLinkSentBytes("geopipe_link_sent_bytes_total",
 inline constexpr CounterSpec kLinkReceivedBytes("geopipe_link_received_bytes_total",
                                                 "Bytes received from the rank, likewise.",
                                                 {"from_site", "to_site", "from_rank"});
+inline constexpr CounterSpec kBoundaryMessages("geopipe_boundary_messages_total",
+                                               "Activations, or gradients of them, sent to the rank.",
+                                               {"from_site", "to_site", "to_rank", "message"});
+inline constexpr CounterSpec kBoundaryBytes("geopipe_boundary_bytes_total",
+                                            "Their payloads, each once: no headers and nothing sent again.",
+                                            {"from_site", "to_site", "to_rank", "message"});
 inline constexpr GaugeSpec kLinkRoundTrip("geopipe_link_round_trip_seconds",
                                           "Smoothed time from a frame to its acknowledgement, queueing included.",
                                           {"from_site", "to_site", "to_rank"});
@@ -188,8 +194,8 @@ inline constexpr auto kAll = PointersTo(
     kLinkMeasuredLatency, kLinkMeasuredBandwidth, kRpcSeconds, kRpcStreams, kWorkers, kWorkerExits, kWorkerHeartbeats,
     kCoordinatorConnected, kCoordinatorConnections, kLinkLatency, kLinkBandwidth, kRankIterations,
     kRankIterationSeconds, kRankBusySeconds, kRankBubbleRatio, kRankLoss, kStageActionSeconds, kMemory, kMemoryPeak,
-    kMemoryLimit, kLinkSentBytes, kLinkReceivedBytes, kLinkRoundTrip, kFramesSent, kFramesResent, kFramesReceived,
-    kFramesDuplicate, kFramesRefused, kReconnects, kTransportCpu);
+    kMemoryLimit, kLinkSentBytes, kLinkReceivedBytes, kBoundaryMessages, kBoundaryBytes, kLinkRoundTrip, kFramesSent,
+    kFramesResent, kFramesReceived, kFramesDuplicate, kFramesRefused, kReconnects, kTransportCpu);
 
 }  // namespace metrics
 }  // namespace geopipe

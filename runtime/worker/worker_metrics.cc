@@ -90,6 +90,11 @@ void WorkerMetrics::ShowTransport(const RankUsage& usage) {
     const std::string rank = std::to_string(peer.rank);
     Follow(metrics::kLinkSentBytes, {here, there, rank}, static_cast<double>(peer.bytes_sent));
     Follow(metrics::kLinkReceivedBytes, {there, here, rank}, static_cast<double>(peer.bytes_received));
+    for (const MessageTraffic& traffic : peer.between_stages) {
+      const LabelValues labels{here, there, rank, std::string(MessageKindName(traffic.kind))};
+      Follow(metrics::kBoundaryMessages, labels, static_cast<double>(traffic.messages));
+      Follow(metrics::kBoundaryBytes, labels, static_cast<double>(traffic.bytes));
+    }
     if (peer.round_trip_ns > 0) {
       registry_.GetGauge(metrics::kLinkRoundTrip, {here, there, rank}).Set(Seconds(peer.round_trip_ns));
     }

@@ -82,7 +82,9 @@ TEST_CASE("more ranks than devices are refused where they stand") {
     std::string words;
   };
   const Case cases[] = {
-      {"tensor: 2, data: 2", "parallelism.tensor: x parallelism.data is 4; "},
+      {"tensor: 2, data: 2",
+       "parallelism.data: is 2; without a network between its nodes the replicas of a stage share one node, 4 devices "
+       "with tensor 2, and a node of site \"north\" has 2; lower it, or give the site's network in the topology"},
       {"tensor: 2, pipeline: 2", "parallelism.pipeline: is 2, but the "},
   };
   for (const auto& [parallelism, words] : cases) {

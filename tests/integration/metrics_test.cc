@@ -1,12 +1,10 @@
 // What Prometheus sees of a run while it goes on, from all three kinds of process.
 #include <catch2/catch.hpp>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "runtime/base/clock.h"
-#include "tests/integration/processes.h"
+#include "tests/integration/run_scrape.h"
 #include "tests/support/command.h"
 #include "tests/support/durations.h"
 #include "tests/support/scrape.h"
@@ -20,78 +18,6 @@ using Labels = std::vector<std::pair<std::string, std::string>>;
 constexpr size_t kProcesses = 7;  // coordinator, three agents, three workers
 constexpr double kTokensPerIteration = 512;
 constexpr double kLatencySeconds = 0.02;
-
-struct Scraped {
-  std::string program;
-  std::string address;
-  std::string text;  // of its metrics
-};
-
-std::string ArgumentAfter(const ProcessInfo& process, const std::string& flag) {
-  for (size_t i = 0; i + 1 < process.arguments.size(); ++i) {
-    if (process.arguments[i] == flag) {
-      return process.arguments[i + 1];
-    }
-  }
-  return "";
-}
-
-// The file that the process writes its address to; empty for processes that are none of ours.
-std::filesystem::path AddressFile(const ProcessInfo& process) {
-  if (process.Runs("geopipe-worker")) {
-    return ArgumentAfter(process, "--metrics-address-file");
-  }
-  if (process.Runs("geopipe-agent") || process.Runs("geopipe-coordinator")) {
-    const std::filesystem::path config = ArgumentAfter(process, "--config");
-    return config.parent_path() / config.stem() / "metrics.address";
-  }
-  return {};
-}
-
-// The run's processes that can be scraped already.
-std::vector<Scraped> FindProcesses(Command& playground) {
-  std::vector<Scraped> found;
-  for (const ProcessInfo& info : Descendants(playground.process().pid())) {
-    const std::filesystem::path file = AddressFile(info);
-    const absl::StatusOr<std::string> address = file.empty() ? absl::NotFoundError("") : ReadFile(file, 100);
-    if (address.ok()) {
-      const std::string program = std::filesystem::path(info.arguments.front()).filename().string();
-      found.push_back({program, address->substr(0, address->find('\n')), ""});
-    }
-  }
-  return found;
-}
-
-const Scraped& Coordinator(const std::vector<Scraped>& processes) {
-  for (const Scraped& process : processes) {
-    if (process.program == "geopipe-coordinator") {
-      return process;
-    }
-  }
-  FAIL("no coordinator");
-  return processes.front();
-}
-
-// Waits for the fifth iteration, then scrapes all.
-std::vector<Scraped> ScrapeInMidRun(Command& playground) {
-  const int64_t deadline_ns = Clock::Real().NowNs() + 60 * kSecond;
-  std::vector<Scraped> processes;
-  double iterations = 0;
-  while (processes.size() < kProcesses || iterations < 5) {
-    INFO(playground.out());
-    INFO(playground.err());
-    REQUIRE_FALSE(playground.process().Wait(50'000'000).has_value());
-    REQUIRE(Clock::Real().NowNs() < deadline_ns);
-    processes = FindProcesses(playground);
-    if (processes.size() == kProcesses) {
-      iterations = SeriesValue(Scrape(Coordinator(processes).address), "geopipe_iterations_total").value_or(0);
-    }
-  }
-  for (Scraped& process : processes) {
-    process.text = Scrape(process.address);
-  }
-  return processes;
-}
 
 // A figure that goes up with each iteration may be one ahead of the count that was read before it.
 void CheckCounts(const std::string& text, const std::string& name, const Labels& labels, double iterations,
@@ -170,7 +96,7 @@ std::vector<Scraped> ScrapedRun(Json* report) {
   Command playground("geopipectl",
                      {"playground", "--job", SourcePath("tests/golden/jobs/mini.yaml"), "--sites", "3", "--link",
                       "latency=20ms,bandwidth=1Gbps", "--output", folder->path().string(), "-o", "json"});
-  const std::vector<Scraped> processes = ScrapeInMidRun(playground);
+  const std::vector<Scraped> processes = ScrapeInMidRun(playground, kProcesses, 5);
   const CommandResult result = playground.Finish(120 * kSecond);
   INFO(result.err);
   REQUIRE(result.exit_status.success());

@@ -161,9 +161,10 @@ absl::Status ProcessFederation::StartCoordinator() {
 std::string ProcessFederation::AgentConfig(size_t site) const {
   std::string text = fmt::format(
       "site: {}\nnode: '0'\ncoordinator: {}\nstate_dir: {}\norphan_grace: {}\n"
-      "devices: {{count: 1, threads: 1, kind: rehearsed, memory: 1GiB}}\nlinks:\n",
+      "devices: {{count: {}, threads: 1, kind: rehearsed, memory: 1GiB{}}}\nlinks:\n",
       Quoted(options_.sites[site]), Quoted(options_.proxied ? proxies_[site]->endpoint() : endpoint_),
-      Quoted((folder_.path() / options_.sites[site]).string()), FormatDuration(options_.orphan_grace_ns));
+      Quoted((folder_.path() / options_.sites[site]).string()), FormatDuration(options_.orphan_grace_ns),
+      options_.devices, options_.figures.empty() ? "" : ", " + options_.figures);
   for (size_t to = 0; to < sites(); ++to) {
     if (to != site) {
       text += fmt::format("- {{to: {}, latency: {}, bandwidth: {}, shape: true, pacer_path: {}}}\n",
@@ -286,9 +287,12 @@ absl::Status ProcessFederation::LoseSite(size_t site) {
 
 void ProcessFederation::Signal(int64_t pid, int signal) const { kill(static_cast<pid_t>(pid), signal); }
 
-std::optional<ProcessInfo> ProcessFederation::WorkerOf(size_t site) const {
+std::optional<ProcessInfo> ProcessFederation::WorkerOf(size_t site, int32_t device) const {
   for (ProcessInfo& process : Descendants(getpid())) {
-    if (process.Runs("geopipe-worker") && Mentions(process, (folder_.path() / options_.sites[site]).string() + "/")) {
+    const auto flag = std::ranges::find(process.arguments, "--device");
+    if (process.Runs("geopipe-worker") && Mentions(process, (folder_.path() / options_.sites[site]).string() + "/") &&
+        flag != process.arguments.end() && flag + 1 != process.arguments.end() &&
+        *(flag + 1) == fmt::format("{}", device)) {
       return std::move(process);
     }
   }

@@ -1,5 +1,5 @@
 // A federation of real processes on this machine whose coordinator and agents are killed, stopped and started again
-// while its workers train: one agent and one device a site, rehearsed links between them. For tests and benchmarks.
+// while its workers train: one agent a site, rehearsed links between them. For tests and benchmarks.
 #pragma once
 
 #include <absl/status/status.h>
@@ -34,6 +34,8 @@ struct ProcessFederationOptions {
   // Size of each site's disks, its state folder's and disk(), and of the coordinator's; 0: those of this machine.
   int64_t disk_bytes = 0;
   int64_t restarts_per_hour = 0;  // of a worker; 0: the coordinator's default
+  int32_t devices = 1;            // of each site
+  std::string figures = {};       // of a device, as in an agent's file: "peak_flops: 1e9, memory_bandwidth: 1GB/s"
 };
 
 // Whether this process may make mount namespaces.
@@ -76,8 +78,8 @@ class ProcessFederation {
   void Signal(int64_t pid, int signal) const;
   int64_t coordinator_pid() const { return coordinator_->process.pid(); }
   int64_t agent_pid(size_t site) const { return agents_[site]->process.pid(); }
-  // nullopt: the site has none.
-  std::optional<ProcessInfo> WorkerOf(size_t site) const;
+  // nullopt: the device has none.
+  std::optional<ProcessInfo> WorkerOf(size_t site, int32_t device = 0) const;
   std::optional<ProcessInfo> KeeperOf(size_t site) const;
   // The folders that are on disks of the site; of the coordinator where it is sites().
   std::vector<std::filesystem::path> DisksOf(size_t site) const;

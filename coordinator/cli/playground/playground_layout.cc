@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
@@ -115,10 +116,14 @@ absl::StatusOr<PlaygroundLayout> LayOutSites(const JobSpec& job, int32_t sites, 
   }
   const int64_t per_stage = DevicesPerStage(job);
   if (stages * per_stage > kMaxSites) {
+    using Degree = std::pair<std::string_view, int64_t>;
+    const auto [key, degree] = job.parallelism.data > 1     ? Degree("data", job.parallelism.data)
+                               : job.parallelism.tensor > 1 ? Degree("tensor", job.parallelism.tensor)
+                                                            : Degree("pipeline", stages);
     return absl::InvalidArgumentError(fmt::format(
-        "parallelism.tensor x parallelism.data x the number of stages is {}: the playground starts one process for "
-        "each on this machine, at most {}; lower one of them",
-        stages * per_stage, kMaxSites));
+        "parallelism.{} is {}: {} stages of {} are {} ranks, and the playground starts a process for each on this "
+        "machine, at most {}; lower it",
+        key, degree, stages, Counted(per_stage, "device"), stages * per_stage, kMaxSites));
   }
   PlaygroundLayout layout;
   for (int32_t i = 0; i < sites; ++i) {

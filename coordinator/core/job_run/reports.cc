@@ -82,7 +82,8 @@ Reaction JobRun::BeginMeasuring(int64_t now_ns) {
   if (state_ != v1::JOB_STATE_PROFILING || measuring_ || !all) {
     return {};
   }
-  std::vector<ProfileCandidate> candidates = ProfileCandidates(choices_, run_, workers_.size());
+  std::vector<ProfileCandidate> candidates =
+      ProfileCandidates(choices_, run_, workers_.size(), StandForDevices(run_, allocation_));
   if (candidates.empty()) {
     return Reaction::MoveTo(v1::JOB_STATE_PLANNING,
                             "the worker is up and its costs are given: there is nothing to measure");

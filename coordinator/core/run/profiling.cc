@@ -52,8 +52,20 @@ int64_t LargestMessageBytes(const JobSpec& job, const RunOptions& run) {
 
 }  // namespace
 
-std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers) {
-  const bool skip_compute = !CapabilitiesOf(run.backend).computes || run.explicit_costs.has_value();
+bool StandForDevices(const RunOptions& run, const Allocation& allocation) {
+  const auto is_described = [](const AllocatedNode& node) {
+    const v1::DeviceSpec& device = node.spec.device();
+    return device.kind() != kHostDevice && device.peak_flops() > 0 && device.memory_bandwidth_bytes_per_s() > 0;
+  };
+  return run.pace && std::ranges::all_of(allocation.sites, [&](const AllocatedSite& site) {
+           return std::ranges::all_of(site.nodes, is_described);
+         });
+}
+
+std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers,
+                                                bool stand_for_devices) {
+  const bool skip_compute =
+      !CapabilitiesOf(run.backend).computes || run.explicit_costs.has_value() || stand_for_devices;
   const int64_t message_bytes = workers < 2 ? 0 : LargestMessageBytes(job, run);
   std::vector<ProfileCandidate> candidates;
   if (skip_compute) {

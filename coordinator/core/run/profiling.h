@@ -10,6 +10,7 @@
 #include <set>
 #include <vector>
 
+#include "coordinator/core/cluster/allocation.h"
 #include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/job_spec.h"
@@ -29,10 +30,15 @@ struct ProfileCandidate {
 };
 
 // The (b, s) of the job's search that divide an iteration's tokens: the others cannot be planned. Where the costs of
-// computing are given (explicit costs, the modelled backend) one round without any. The first round measures messages,
-// of the largest size that the job sends or kMaxProfiledMessageBytes, unless `workers` is 1; so it may be that none is
-// needed, but where there are checkpoints to be found.
-std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers);
+// computing are given (explicit costs, the modelled backend, paced workers that stand for other devices) one round
+// without any. The first round measures messages, of the largest size that the job sends or kMaxProfiledMessageBytes,
+// unless `workers` is 1; so it may be that none is needed, but where there are checkpoints to be found.
+std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers,
+                                                bool stand_for_devices = false);
+
+// Whether all workers of a paced run stand for devices whose speed is described: not the host's processors, whose
+// figures say less than a measurement.
+bool StandForDevices(const RunOptions& run, const Allocation& allocation);
 
 // Larger messages cost their share more.
 inline constexpr int64_t kMaxProfiledMessageBytes = int64_t{4} << 20;

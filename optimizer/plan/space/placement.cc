@@ -216,23 +216,26 @@ absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site) {
   if (GroupsPerNode(job, site) == 0) {
     return absl::InvalidArgumentError(
         fmt::format("parallelism.tensor is {}; the tensor ranks of a stage share one node, and a node of site \"{}\" "
-                    "has {} devices",
+                    "has {} devices; lower it",
                     job.parallelism.tensor, site.name, site.devices_per_node));
   }
   const int64_t groups = site.nodes * GroupsPerNode(job, site);
   if (site.network.given() && groups < data) {
     return absl::InvalidArgumentError(fmt::format(
-        "parallelism.data is {}; the replicas of a stage share one site, and site \"{}\" has room for {} of tensor {}",
+        "parallelism.data is {}; the replicas of a stage share one site, and site \"{}\" has room for {} of tensor {}; "
+        "lower it",
         data, site.name, groups, std::max<int64_t>(1, job.parallelism.tensor)));
   }
   if (site.network.given()) {
     return groups / data;
   }
   if (GroupsPerNode(job, site) < data) {
+    const int64_t tensor = std::max<int64_t>(1, job.parallelism.tensor);
     return absl::InvalidArgumentError(fmt::format(
-        "parallelism.tensor x parallelism.data is {}; without a network between its nodes a stage and its replicas "
-        "share one node, and a node of site \"{}\" has {} devices; give the site's network in the topology",
-        DevicesPerStage(job), site.name, site.devices_per_node));
+        "parallelism.data is {}; without a network between its nodes the replicas of a stage share one node, {} "
+        "devices "
+        "with tensor {}, and a node of site \"{}\" has {}; lower it, or give the site's network in the topology",
+        data, data * tensor, tensor, site.name, site.devices_per_node));
   }
   return site.nodes * (GroupsPerNode(job, site) / data);
 }

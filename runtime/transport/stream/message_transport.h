@@ -56,12 +56,20 @@ struct MessageTag {
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
+// What was handed over so far of one kind of message between stages.
+struct MessageTraffic {
+  MessageKind kind = MessageKind::kActivation;
+  int64_t messages = 0;
+  int64_t bytes = 0;  // of payloads, each once
+};
+
 // What has gone to and come from one peer so far, for reports and metrics.
 struct PeerTraffic {
   PeerId rank = 0;
   int64_t bytes_sent = 0;  // headers, payloads, and what was sent again
   int64_t bytes_received = 0;
-  int64_t round_trip_ns = 0;  // smoothed; 0: not measured yet
+  int64_t round_trip_ns = 0;                        // smoothed; 0: not measured yet
+  std::vector<MessageTraffic> between_stages = {};  // activations and gradients to the peer
 };
 
 // Thread-safe. Of one channel one thread at a time waits in Receive, and one in WaitAcknowledged; of several channels

@@ -173,6 +173,8 @@ absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag&
                       outbound.waiting.size(), Describe(channel), channel.to_rank));
     }
     outbound.waiting.push_back(tag);
+    ++outbound.sent_messages;
+    outbound.sent_bytes += payload.bytes();
   }
   // Shared because functions are copied.
   timed.ready.Then([this, departure = Departure{.channel = channel,
@@ -285,7 +287,24 @@ void ReliableTransport::WakeAllLocked() {
 
 ReliableTransport::Stats ReliableTransport::stats() const {
   std::lock_guard lock(mutex_);
-  return stats_;
+  Stats stats = stats_;
+  for (PeerTraffic& peer : stats.peers) {
+    for (const MessageKind kind : {MessageKind::kActivation, MessageKind::kGradient}) {
+      MessageTraffic traffic{.kind = kind};
+      bool has_channel = false;
+      for (const auto& [id, outbound] : outbound_) {
+        if (id.kind == kind && id.to_rank == peer.rank) {
+          has_channel = true;
+          traffic.messages += outbound.sent_messages;
+          traffic.bytes += outbound.sent_bytes;
+        }
+      }
+      if (has_channel) {
+        peer.between_stages.push_back(traffic);
+      }
+    }
+  }
+  return stats;
 }
 
 // --- The progress thread ----------------------------------------------------------------------------------------

@@ -54,7 +54,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     std::map<PeerId, PeerClock> clocks = {};
     std::vector<PeerTraffic> peers = {};
   };
-  // As of the last progress.
+  // As of the last progress; messages between stages as of now.
   Stats stats() const;
 
   // MessageTransport.
@@ -86,6 +86,8 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   struct Outbound {
     ChannelSpec spec;
     std::deque<MessageTag> waiting;  // sent, not acknowledged; at most max_messages
+    int64_t sent_messages = 0;
+    int64_t sent_bytes = 0;
     uint64_t acknowledged = 0;
     uint64_t awaited = kNobodyWaits;  // how many acknowledged messages a thread waits for
     int64_t acknowledged_ns = 0;      // when the last of them was

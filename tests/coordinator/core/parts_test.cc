@@ -7,9 +7,11 @@
 #include "coordinator/core/cluster/allocation.h"
 #include "coordinator/core/planning.h"
 #include "coordinator/core/run/job_state.h"
+#include "coordinator/core/run/profiling.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "proto/wire/cluster_wire.h"
 #include "tests/coordinator/core/federation.h"
+#include "tests/support/tiny_model.h"
 
 namespace geopipe {
 namespace {
@@ -267,6 +269,38 @@ TEST_CASE("explicit costs are joined by what messages cost besides their link") 
   CHECK(rehearsed.boundaries[of_kept].overhead_ns == 0);
   CHECK(rehearsed.boundaries[1].overhead_ns == 0);
   CHECK(rehearsed.boundaries[2 - of_kept].overhead_ns > 0);
+}
+
+TEST_CASE("paced workers that stand for devices of known speed measure their messages alone") {
+  Allocation allocation;
+  allocation.sites.resize(2);
+  for (AllocatedSite& site : allocation.sites) {
+    v1::DeviceSpec& device = *site.nodes.emplace_back().spec.mutable_device();
+    device.set_kind("rehearsed");
+    device.set_peak_flops(1e12);
+    device.set_memory_bandwidth_bytes_per_s(1e9);
+  }
+  RunOptions paced;
+  paced.pace = true;
+  CHECK(StandForDevices(paced, allocation));
+  CHECK_FALSE(StandForDevices(RunOptions(), allocation));
+  v1::DeviceSpec& device = *allocation.sites[1].nodes[0].spec.mutable_device();
+  device.set_kind("cpu");  // its figures say less than a measurement
+  CHECK_FALSE(StandForDevices(paced, allocation));
+  device.set_kind("rehearsed");
+  device.set_peak_flops(0);
+  CHECK_FALSE(StandForDevices(paced, allocation));
+
+  JobSpec job;
+  job.model = TinyModel();
+  job.training.tokens_per_iteration = 128;
+  job.search.micro_batch_size = {1, 2};
+  job.search.sequence_length = {64};
+  CHECK(ProfileCandidates(job, paced, 2, false).size() == 2);
+  const std::vector<ProfileCandidate> messages = ProfileCandidates(job, paced, 2, true);
+  REQUIRE(messages.size() == 1);
+  CHECK(messages[0].skip_compute);
+  CHECK(messages[0].message_bytes > 0);
 }
 
 TEST_CASE("a round takes what it asked for and nothing else") {

@@ -116,7 +116,11 @@ TEST_CASE("totals of the transport are followed, from zero again with a new epoc
   usage.memory_limit_bytes = 1 << 20;
   const auto scrape = [&](int64_t bytes, int64_t frames) {
     usage.transport.frames_resent = frames;
-    usage.transport.peers = {{.rank = 0, .bytes_sent = bytes, .bytes_received = 2 * bytes, .round_trip_ns = 0}};
+    usage.transport.peers = {{.rank = 0,
+                              .bytes_sent = bytes,
+                              .bytes_received = 2 * bytes,
+                              .round_trip_ns = 0,
+                              .between_stages = {{MessageKind::kGradient, bytes / 10, 5 * bytes}}}};
     worker.Refresh(usage);
     return registry.Text();
   };
@@ -128,6 +132,10 @@ TEST_CASE("totals of the transport are followed, from zero again with a new epoc
                     {{"from_site", "east"}, {"to_site", "north"}, {"to_rank", "0"}}) == 150);
   CHECK(SeriesValue(text, "geopipe_link_received_bytes_total",
                     {{"from_site", "north"}, {"to_site", "east"}, {"from_rank", "0"}}) == 300);
+  const std::vector<std::pair<std::string, std::string>> gradients{
+      {"from_site", "east"}, {"to_site", "north"}, {"to_rank", "0"}, {"message", "gradient"}};
+  CHECK(SeriesValue(text, "geopipe_boundary_messages_total", gradients) == 15);
+  CHECK(SeriesValue(text, "geopipe_boundary_bytes_total", gradients) == 750);
   CHECK_FALSE(SeriesValue(text, "geopipe_link_round_trip_seconds").has_value());
   text = scrape(20, 0);
   CHECK(SeriesValue(text, "geopipe_link_sent_bytes_total") == 170);

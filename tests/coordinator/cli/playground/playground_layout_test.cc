@@ -61,10 +61,9 @@ TEST_CASE("every stage has a device for each of its tensor ranks and replicas") 
   CHECK(layout->nodes[0].devices == 12);
   CHECK(layout->nodes[1].devices == 6);
   job.parallelism.data = 11;
-  CHECK(
-      LayOutSites(job, 2, kLink).status().message() ==
-      "parallelism.tensor x parallelism.data x the number of stages is 66: the playground starts one process for each "
-      "on this machine, at most 64; lower one of them");
+  CHECK(LayOutSites(job, 2, kLink).status().message() ==
+        "parallelism.data is 11: 3 stages of 22 devices are 66 ranks, and the playground starts a process for each on "
+        "this machine, at most 64; lower it");
 }
 
 TEST_CASE("a job that a topology has no room for is refused: nobody would come to its aid") {
@@ -82,11 +81,11 @@ TEST_CASE("a job that a topology has no room for is refused: nobody would come t
         "parallelism.pipeline is 6, but the topology has room for 5 stages of 2 devices; lower it or add devices");
   CHECK(
       refusal(4, 1, 0) ==
-      "parallelism.tensor is 4; the tensor ranks of a stage share one node, and a node of site \"east\" has 2 devices");
-  CHECK(
-      refusal(1, 4, 0) ==
-      "parallelism.tensor x parallelism.data is 4; without a network between its nodes a stage and its replicas share "
-      "one node, and a node of site \"east\" has 2 devices; give the site's network in the topology");
+      "parallelism.tensor is 4; the tensor ranks of a stage share one node, and a node of site \"east\" has 2 devices; "
+      "lower it");
+  CHECK(refusal(1, 4, 0) ==
+        "parallelism.data is 4; without a network between its nodes the replicas of a stage share one node, 4 devices "
+        "with tensor 1, and a node of site \"east\" has 2; lower it, or give the site's network in the topology");
 }
 
 TEST_CASE("both directions of a link pace on their own, and each direction once") {

@@ -101,12 +101,12 @@ TEST_CASE("placements that cannot be are refused by key") {
         "or list fewer");
   job.parallelism.data = 2;
   CHECK(error({"north"}) ==
-        "parallelism.tensor x parallelism.data is 16; without a network between its nodes a stage and its replicas "
-        "share one node, and a node of site \"north\" has 8 devices; give the site's network in the topology");
+        "parallelism.data is 2; without a network between its nodes the replicas of a stage share one node, 16 devices "
+        "with tensor 8, and a node of site \"north\" has 8; lower it, or give the site's network in the topology");
   job.parallelism.tensor = 16;
   CHECK(error({"north"}) ==
         "parallelism.tensor is 16; the tensor ranks of a stage share one node, and a node of site \"north\" has 8 "
-        "devices");
+        "devices; lower it");
 }
 
 // "0:0-7 1:0-7 | 2:0-7 3:0-7": node and devices of each replica.
@@ -162,7 +162,8 @@ TEST_CASE("over a network that is known replicas of a stage go over the nodes, a
   job.parallelism.tensor = 8;
   job.parallelism.data = 3;
   CHECK(PlaceStages(job, cluster, {"north", "east"}).status().message() ==
-        "parallelism.data is 3; the replicas of a stage share one site, and site \"east\" has room for 2 of tensor 8");
+        "parallelism.data is 3; the replicas of a stage share one site, and site \"east\" has room for 2 of tensor 8; "
+        "lower it");
 }
 
 TEST_CASE(

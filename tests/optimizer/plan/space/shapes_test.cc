@@ -149,8 +149,8 @@ TEST_CASE("autos that contradict what is given are refused in one sentence") {
   request.job.parallelism.pipeline = 0;
   request.job.parallelism.data = 4;
   CHECK(refusal() ==
-        "parallelism.tensor x parallelism.data is 4; without a network between its nodes a stage and its replicas "
-        "share one node, and a node of site \"north\" has 2 devices; give the site's network in the topology");
+        "parallelism.data is 4; without a network between its nodes the replicas of a stage share one node, 4 devices "
+        "with tensor 1, and a node of site \"north\" has 2; lower it, or give the site's network in the topology");
   request.job.parallelism.data = 0;
   request.job.parallelism.pipeline = 2;
   CHECK(refusal() ==

@@ -154,7 +154,14 @@ TEST_CASE("a lossy network changes nothing for the user") {
     REQUIRE(tensor.ok());
     CHECK(tensor->value.fp32()[7] == static_cast<float>(i + 7));
   }
-  CHECK(world.ends[0]->stats().streams.frames_resent > 0);
+  const ReliableTransport::Stats stats = world.ends[0]->stats();
+  CHECK(stats.streams.frames_resent > 0);
+  // What was sent again counts once.
+  REQUIRE(stats.peers.size() == 1);
+  REQUIRE(stats.peers[0].between_stages.size() == 1);
+  CHECK(stats.peers[0].between_stages[0].kind == MessageKind::kActivation);
+  CHECK(stats.peers[0].between_stages[0].messages == 8);
+  CHECK(stats.peers[0].between_stages[0].bytes == 8 * kActivationBytes);
 }
 
 TEST_CASE("a full channel is an error at once") {
