@@ -116,13 +116,10 @@ TEST_CASE(
       TrainGridJob(folder, WriteGridJob(folder, {.name = "alone", .parallelism = "pipeline: 1", .sites = "east"}),
                    WriteGridSites(folder, "single", {{"east", 1, 1}}), kIterations));
 
-  for (const std::string degrees : {"tensor: 2, pipeline: 4", "data: 2, pipeline: 4, zero_stage: 1"}) {
-    INFO(degrees);
-    const Json uneven = TrainGridJob(folder, job("uneven", degrees), sites, kIterations);
-    REQUIRE(uneven["plan"]["stages"].size() == 4);
-    CHECK(uneven["plan"]["stages"][0]["layers"] != uneven["plan"]["stages"][1]["layers"]);
-    CheckSameLosses(uneven, alone);
-  }
+  const Json uneven = TrainGridJob(folder, job("uneven", "data: 2, pipeline: 4, zero_stage: 1"), sites, kIterations);
+  REQUIRE(uneven["plan"]["stages"].size() == 4);
+  CHECK(uneven["plan"]["stages"][0]["layers"] != uneven["plan"]["stages"][1]["layers"]);
+  CheckSameLosses(uneven, alone);
 
   const std::string grid = job("grid", "tensor: 2, data: 2, pipeline: 2, zero_stage: 1");
   const Json plain = TrainGridJob(folder, grid, sites, kIterations);
