@@ -88,8 +88,6 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
   json["epochs"] = std::move(epochs);
   json["recoveries"] = RecoveriesToJson(detail);
   json["warnings"] = std::vector<std::string>(detail.warnings().begin(), detail.warnings().end());
-  GP_ASSIGN_OR_RETURN(const std::vector<StageRanksMemory> memory, MemoryOfJob(detail));
-  json["memory"] = memory.empty() ? Json(nullptr) : RankMemoryToJson(memory);
   json["checkpoints"] = CheckpointsToJson(detail);
   json["checkpoint_trouble"] = detail.checkpoint_trouble().empty() ? Json(nullptr) : Json(detail.checkpoint_trouble());
   json["manifest"] = detail.manifest();

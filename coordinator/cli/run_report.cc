@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "coordinator/cli/job_memory.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/check.h"
@@ -31,7 +32,8 @@ absl::StatusOr<Json> RunReportToJson(const RunReport& report) {
             {"cause", detail.summary().cause()},
             {"plan", nullptr},
             {"predicted", nullptr},
-            {"measured", nullptr}};
+            {"measured", nullptr},
+            {"memory", nullptr}};
   if (detail.has_plan()) {
     GP_ASSIGN_OR_RETURN(const Plan plan, FromProto(detail.plan()));
     json["plan"] = PlanToJson(plan);
@@ -46,6 +48,10 @@ absl::StatusOr<Json> RunReportToJson(const RunReport& report) {
                         {"bubble_ratio", measured.bubble_ratio()},
                         {"tokens_per_s", measured.tokens_per_s()},
                         {"iterations", measured.iterations()}};
+  }
+  GP_ASSIGN_OR_RETURN(const std::vector<StageRanksMemory> memory, MemoryOfJob(detail));
+  if (!memory.empty()) {
+    json["memory"] = RankMemoryToJson(memory);
   }
   Json iterations = Json::array();
   for (const v1::IterationSummary& iteration : report.iterations) {

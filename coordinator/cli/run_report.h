@@ -21,9 +21,9 @@ struct RunReport {
   std::map<std::string, std::string> artifacts;  // kind ("report", "trace", "logs") to path
 };
 
-// {"job","state","cause","plan","predicted","measured","iterations":[…],"artifacts"}, and where they are known
-// "largest_deviation", "start_error_p95_s" and "stolen_share". Doubles are printed so that they
-// read back to the same bits. Plan and prediction are null when the run never got that far.
+// {"job","state","cause","plan","predicted","measured","memory","iterations":[…],"artifacts"}, and where they are known
+// "largest_deviation", "start_error_p95_s" and "stolen_share". Doubles are printed so that they read back to the same
+// bits. Plan, prediction and memory, which is RankMemoryToJson's, are null when the run never got that far.
 absl::StatusOr<Json> RunReportToJson(const RunReport& report);
 
 // Why what was measured took longer, where a hypervisor gave a notable share of the processors to other guests; else

@@ -98,6 +98,14 @@ int64_t StageNeeds::BoundaryMessages(const StageFlow& flow) const {
   return slots + activations + gradients;
 }
 
+int64_t StageNeeds::MostBoundaryMessages(const StageFlow& flow) const {
+  const int64_t slots = (below ? flow.before : 0) + (above ? flow.here : 0);
+  if (flow.comm == CommMode::kBlocking) {
+    return slots + (below || above ? 1 : 0);
+  }
+  return slots + std::max(below ? flow.before : 0, above ? flow.here : 0) + (below && above ? 1 : 0);
+}
+
 int64_t StageNeeds::MoreMessageBytes(const StageFlow& flow) const {
   StageFlow more = flow;
   ++more.here;

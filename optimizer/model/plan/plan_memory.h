@@ -68,6 +68,10 @@ struct StageNeeds {
   // what it has acknowledged. What a backward receives stands in place of its own activation's message. A blocking
   // stage waits for the acknowledgement of each.
   int64_t BoundaryMessages(const StageFlow& flow) const;
+  // The same of messages alone, whatever activations there are meanwhile: gradients of all micro-batches in flight on
+  // the stage before may be on their way when none is in flight here. A stage between others makes one while it has
+  // another.
+  int64_t MostBoundaryMessages(const StageFlow& flow) const;
   // Of messages, for one more micro-batch in flight here and on the stage before.
   int64_t MoreMessageBytes(const StageFlow& flow) const;
   int64_t TransportBytes(const StageFlow& flow) const {

@@ -44,11 +44,36 @@ Activations MostActivations(const std::vector<Action>& actions, const std::vecto
   return most;
 }
 
+// Of transport alone, whatever activations there are meanwhile. When an iteration ends a message with the norm terms of
+// the rank goes to each other one, and another's is read; so is the other end's tied gradient.
+std::vector<int64_t> MostTransport(const JobSpec& job, const Plan& plan, const std::vector<StageNeeds>& needs,
+                                   const std::vector<StageFlow>& flows) {
+  const NormTermSizes sizes(job.model);
+  std::vector<int64_t> terms(static_cast<size_t>(plan.grid.pipeline), 0);
+  std::vector<int64_t> bytes(terms.size(), 0);
+  for (size_t stage = 0; stage < needs.size(); ++stage) {
+    const StageNeeds& need = needs[stage];
+    const int32_t rank = plan.stages[stage].pipeline_rank;
+    terms[rank] += job.training.grad_clip.has_value() ? sizes.Of(plan.stages[stage].layers) : 0;
+    bytes[rank] += need.exchange_bytes + need.MostBoundaryMessages(flows[stage]) * need.message_bytes + need.tied_bytes;
+  }
+  for (size_t rank = 0; rank < terms.size(); ++rank) {
+    int64_t of_another = 0;
+    for (size_t other = 0; other < terms.size(); ++other) {
+      of_another = other == rank ? of_another : std::max(of_another, terms[other]);
+    }
+    bytes[rank] += (std::ssize(terms) - 1) * terms[rank] + of_another;
+  }
+  return bytes;
+}
+
 }  // namespace
 
 std::vector<RankMemory> MemoryOfRanks(const JobSpec& job, const Plan& plan, const Schedule& schedule) {
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
-  const std::vector<StageMemory> stages = MemoryOfStages(needs, InFlightOfSchedule(schedule), plan.comm);
+  const std::vector<int64_t> in_flight = InFlightOfSchedule(schedule);
+  const std::vector<StageMemory> stages = MemoryOfStages(needs, in_flight, plan.comm);
+  const std::vector<int64_t> transport = MostTransport(job, plan, needs, FlowsOf(in_flight, plan.comm));
   std::vector<RankMemory> ranks;
   for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
     const ExecutionConfig config = ConfigOfPlan(job, plan, rank);
@@ -68,7 +93,7 @@ std::vector<RankMemory> MemoryOfRanks(const JobSpec& job, const Plan& plan, cons
                      .optimizer = all.optimizer_bytes,
                      .activations = activations.bytes,
                      .workspace = all.workspace_bytes - all.shared_workspace_bytes + workspace_bytes,
-                     .transport = all.transport_bytes,
+                     .transport = transport[rank],
                      .recovery = all.recovery_bytes,
                      .peak = all.static_bytes() + activations.kept_bytes,
                      .host = all.host_bytes});

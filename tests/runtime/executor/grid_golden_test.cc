@@ -65,7 +65,7 @@ TEST_CASE("two tensor ranks, two replicas and two stages agree with PyTorch over
   job.data.dtype = TokenDtype::kUint16;
   job.data.paths = {folder + "tokens.u16"};
   job.data.shuffle = false;
-  options.tokens = [&] { return *TrainingData::Open(job, options.sequence_length); };
+  options.tokens = [&](const Rank& /*rank*/) { return *TrainingData::Open(job, options.sequence_length); };
   DirectoryWeights weights(folder + name);
   options.state = &weights;
   const GridResult result = TrainGrid(options);
@@ -102,7 +102,7 @@ TEST_CASE("in bf16 a grid learns like in fp32, within 2 % over 100 iterations, a
   job.data.format = DataFormat::kTokens;
   job.data.dtype = TokenDtype::kUint16;
   job.data.paths = {folder + "tokens.u16"};
-  options.tokens = [&] { return *TrainingData::Open(job, options.sequence_length); };
+  options.tokens = [&](const Rank& /*rank*/) { return *TrainingData::Open(job, options.sequence_length); };
   DirectoryWeights weights(folder + "untied");
   options.state = &weights;
   const GridResult fp32 = TrainGrid(options);

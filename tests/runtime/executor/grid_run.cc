@@ -129,7 +129,7 @@ class Grid {
     Allocator& allocator = *allocators_[rank];
     GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(BackendKind::kCpu, 1, allocator));
     const std::unique_ptr<TokenSource> tokens =
-        options_.tokens ? options_.tokens()
+        options_.tokens ? options_.tokens(place)
                         : std::make_unique<RandomTokens>(options_.model.vocab_size, options_.sequence_length);
     LargeRandomWeights random_weights(5);
     WeightSource& weights = options_.state != nullptr ? *options_.state : random_weights;

@@ -34,7 +34,7 @@ struct GridOptions {
   Attention attention = Attention::kDense;  // for what selective recomputation drops
   int64_t iterations = 10;                  // the last is the one before this
   int64_t first_iteration = 0;
-  std::function<std::unique_ptr<TokenSource>()> tokens = {};  // of each rank anew; empty: random
+  std::function<std::unique_ptr<TokenSource>(const Rank& rank)> tokens = {};  // of each rank anew; empty: random
   WeightSource* state = nullptr;  // before the first iteration, read by all ranks at once; null: random weights
   // What a rank has come to, stage by stage, on the rank's thread; may be null.
   std::function<absl::Status(const Rank& rank, TransformerStage& stage, const TransformerStageOptions& options)> at_end;

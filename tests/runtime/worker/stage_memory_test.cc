@@ -176,6 +176,7 @@ TEST_CASE("every rank's measured peak is within 5 % of the model, and never abov
       CHECK(measured.gradients == model.gradients);
       CHECK(measured.optimizer == model.optimizer);
       CHECK(measured.host == model.host);
+      CHECK(measured.transport <= model.transport);
       CHECK(std::abs(Difference(measured.activations, model.activations)) <= kCategoryTolerance);
       CHECK(std::abs(Difference(measured.workspace, model.workspace)) <= kCategoryTolerance);
     }

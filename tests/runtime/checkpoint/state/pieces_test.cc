@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cmath>
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -21,7 +22,9 @@
 #include "runtime/checkpoint/state/state_snapshot.h"
 #include "runtime/checkpoint/verify.h"
 #include "runtime/model/parameters.h"
+#include "runtime/weights/hf_directory.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
+#include "tests/runtime/weights/written_hf_directory.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
@@ -97,16 +100,15 @@ struct RankStage {
   }
 };
 
-// All ranks of all stages write what NamedState says.
-std::string Written(const std::string& root, const ModelSpec& model, int64_t stages,
-                    const std::vector<ParameterSharding>& ranks) {
+// All ranks of all stages write what they have read of `source`.
+std::string WrittenFrom(WeightSource& source, const std::string& root, const ModelSpec& model, int64_t stages,
+                        const std::vector<ParameterSharding>& ranks) {
   const std::string folder = *BeginCheckpoint(root, 1);
   CheckpointManifest manifest = ManifestOf(model, 1);
-  NamedState state;
   for (const LayerRange& layers : SplitLayers(model, stages)) {
     for (const ParameterSharding& rank : ranks) {
       RankStage stage;
-      REQUIRE(stage.Fill(model, layers, rank, state).ok());
+      REQUIRE(stage.Fill(model, layers, rank, source).ok());
       StateSnapshot snapshot;
       REQUIRE(snapshot.Take(model, layers, stage.set->all(), rank).ok());
       const absl::Status status = snapshot.Write(folder, "1-1", manifest.files);
@@ -118,6 +120,12 @@ std::string Written(const std::string& root, const ModelSpec& model, int64_t sta
   INFO(status);
   REQUIRE(status.ok());
   return folder;
+}
+
+std::string Written(const std::string& root, const ModelSpec& model, int64_t stages,
+                    const std::vector<ParameterSharding>& ranks) {
+  NamedState state;
+  return WrittenFrom(state, root, model, stages, ranks);
 }
 
 bool SameBytes(const Tensor& a, const Tensor& b) {
@@ -323,6 +331,66 @@ TEST_CASE("an export has the bytes that it would have of one rank") {
   CHECK(exported(RanksOf(4, 2, 1), 2) == expected);
   CHECK(exported(RanksOf(2, 3, 3), 1) == expected);
   CHECK(exported(RanksOf(4, 1, 0), 2) == expected);
+}
+
+class DirectoryWeights final : public WeightSource {
+ public:
+  explicit DirectoryWeights(const std::string& path) : directory_(*HfDirectory::Open(path)) {}
+
+  absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override {
+    return directory_.Read(name, shape, values);
+  }
+
+ private:
+  HfDirectory directory_;
+};
+
+// All finite numbers that bf16 has, in turns.
+class AllBf16 {
+ public:
+  std::vector<float> operator()(const ParameterTensor& tensor) {
+    std::vector<float> values(static_cast<size_t>(WholeTensor(tensor.name, tensor.shape).count));
+    for (float& value : values) {
+      do {
+        value = Bf16ToFp32(static_cast<uint16_t>(++count_ * 40'503));  // odd, so that each comes once
+      } while (!std::isfinite(value));
+    }
+    return values;
+  }
+
+ private:
+  uint32_t count_ = 0;
+};
+
+TEST_CASE("a sharded bf16 directory comes out of every grid of up to 8 ranks byte for byte") {
+  const bool tied = GENERATE(false, true);
+  const int64_t kv_heads = tied ? 1 : 2;
+  const Precision precision = tied ? Precision::kFp32 : Precision::kBf16;
+  ModelSpec model = ModelWith(kv_heads, tied);
+  model.num_hidden_layers = 5;
+  const TempDir root;
+  const std::string imported = root.path() + "/imported";
+  fs::create_directory(imported);
+  WriteShardedBf16(imported, model, AllBf16());
+  const std::map<std::string, TensorContent> expected = TensorsIn(imported);
+  DirectoryWeights directory(imported);
+  int32_t grids = 0;
+  for (std::vector<ParameterSharding> ranks : AllGrids()) {
+    for (int64_t stages = 1; stages * std::ssize(ranks) <= 8 && stages <= 3; ++stages) {
+      INFO(kv_heads << " kv heads, " << (tied ? "tied, " : "") << (precision == Precision::kBf16 ? "bf16" : "fp32")
+                    << ", " << NameOf(ranks.front()) << ", pp " << stages);
+      std::ranges::for_each(ranks, [&](ParameterSharding& rank) { rank.precision = precision; });
+      const std::string checkpoints = fmt::format("{}/{}", root.path(), ++grids);
+      const std::string folder = WrittenFrom(directory, checkpoints, model, stages, ranks);
+      const auto summary = ExportHf(*Checkpoint::Open(folder), checkpoints + "/exported",
+                                    {.format = FloatFormat::kBf16, .max_shard_bytes = 3'000});
+      INFO(summary.status());
+      REQUIRE(summary.ok());
+      CHECK(summary->files > 1);
+      CHECK(Differing(TensorsIn(checkpoints + "/exported"), expected).empty());
+    }
+  }
+  CHECK(grids == 33);
 }
 
 }  // namespace
