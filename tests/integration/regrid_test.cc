@@ -4,7 +4,6 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <cstdio>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
@@ -15,7 +14,6 @@
 namespace geopipe {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
 
 std::string CheckpointLines(const TempFolder& folder) {
