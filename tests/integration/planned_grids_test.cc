@@ -24,18 +24,21 @@ struct SmallJob {
   std::string precision = "bf16";
   std::string parallelism;
   std::string schedule = "auto";
+  int hidden = 32;
+  int micro_batch = 1;
 };
 
 std::string SpecOf(const SmallJob& job) {
   return fmt::format(
-      "  model: {{hidden_size: 32, intermediate_size: 64, num_hidden_layers: {}, num_attention_heads: 4,\n"
+      "  model: {{hidden_size: {}, intermediate_size: {}, num_hidden_layers: {}, num_attention_heads: 4,\n"
       "    num_key_value_heads: 2, vocab_size: 258, max_position_embeddings: 32}}\n"
       "  data: {{format: text, path: [{}], tokenizer: byte}}\n"
       "  training: {{iterations: {}, tokens_per_iteration: 1024, learning_rate: 5.0e-3, warmup_iterations: 2}}\n"
       "  precision: {}\n"
       "  parallelism: {{{}}}\n"
-      "  search: {{micro_batch_size: [1], sequence_length: [32], schedule: {}}}\n",
-      job.layers, SourcePath("LICENSE"), kIterations, job.precision, job.parallelism, job.schedule);
+      "  search: {{micro_batch_size: [{}], sequence_length: [32], schedule: {}}}\n",
+      job.hidden, 2 * job.hidden, job.layers, SourcePath("LICENSE"), kIterations, job.precision, job.parallelism,
+      job.micro_batch, job.schedule);
 }
 
 // It learns, and every rank has told of memory that is no more than planned.
@@ -122,6 +125,40 @@ TEST_CASE("grids: a site has room for two pipeline ranks of tensor 2, and anothe
   CHECK(report["memory"].size() == 3);
   CHECK(report["memory"][2]["site"] == "b");
   CHECK(LayersOf(report) == std::vector<int>{1, 2, 2});
+}
+
+TEST_CASE("grids: devices short of memory are given ZeRO and recomputation, and have room for what was planned") {
+  const SmallJob job{.layers = 6,
+                     .parallelism = "data: 2, zero_stage: auto, recompute: auto, stages_per_rank: 1",
+                     .hidden = 64,
+                     .micro_batch = 4};
+  const Json report = Train(job, {{.name = "a", .memory = "5MiB"}, {.name = "b", .memory = "5MiB"}});
+  CHECK(report["plan"]["zero_stage"].get<int>() >= 1);
+  std::set<std::string> modes;
+  for (const Json& stage : report["plan"]["stages"]) {
+    modes.insert(stage["recompute"].get<std::string>());
+    CHECK(stage["peak_bytes"].get<int64_t>() <= stage["capacity_bytes"].get<int64_t>());
+  }
+  CHECK(modes.contains("full"));
+}
+
+TEST_CASE("grids: a job file asks for AdamW's states in the host's memory") {
+  const SmallJob job{.parallelism = "tensor: 2, data: 2, pipeline: 1, zero_stage: 1"};
+  SmallJob offloaded = job;
+  offloaded.parallelism += ", offload: optimizer";
+  const Json kept = Train(job, {kOneNode});
+  const Json moved = Train(offloaded, {kOneNode});
+  CHECK(LossesOf(moved) == LossesOf(kept));
+  const auto most = [](const Json& report, const std::string& key) {
+    int64_t bytes = 0;
+    for (const Json& measured : report["memory"][0]["measured"]) {
+      bytes = std::max(bytes, measured[key].get<int64_t>());
+    }
+    return bytes;
+  };
+  CHECK(most(kept, "host_bytes") == 0);
+  CHECK(most(moved, "host_bytes") > 0);
+  CHECK(most(moved, "host_bytes") + most(moved, "optimizer_bytes") == most(kept, "optimizer_bytes"));
 }
 
 }  // namespace
