@@ -117,6 +117,8 @@ StageMemory StageNeeds::At(const StageFlow& flow) const {
   StageMemory memory = alone;
   memory.transport_bytes =
       TransportBytes(flow) + std::max<int64_t>(0, tied_bytes - flow.here * memory.activation_bytes);
+  // A micro-batch whose W is put off is no longer in flight, and its gradient may still be on its way.
+  memory.weight_grad_bytes += below && !above && flow.comm != CommMode::kBlocking ? message_bytes : 0;
   return memory;
 }
 
@@ -187,6 +189,7 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
       need.exchange_bytes += clips_ ? kSlotsPerIteration * norm_terms_.OfAll(stages) : 0;
     }
   }
+  devices_ = std::ssize(seen);
   if (job.model.tie_word_embeddings && placement.front() != placement.back()) {
     for (StageNeeds* const need : {&places_.front(), &places_.back()}) {
       // What the rank updates of it.
@@ -205,7 +208,9 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
 StageNeeds PlanMemoryModel::Needs(int32_t stage, const LayerRange& range) const {
   StageNeeds need = places_[stage];
   need.alone = LayersOf(stage).Of(range);
-  need.exchange_bytes -= clips_ ? kSlotsPerIteration * norm_terms_.Of(range) : 0;
+  // Its own terms have no slot here, but a message to each other device, which may be on its way when the next
+  // iteration has all its micro-batches in flight.
+  need.exchange_bytes += clips_ ? (devices_ - 1 - kSlotsPerIteration) * norm_terms_.Of(range) : 0;
   return need;
 }
 

@@ -55,7 +55,7 @@ struct StageNeeds {
   int64_t message_bytes = 0;  // an activation or its gradient; a rank's 1/t slice
   // Kept for collective operations, norm terms and tied gradients from the first iteration to the last. The first stage
   // of a device counts what the device has once. Norm terms go from device to device, so it counts those of all stages,
-  // and each stage of it its own less.
+  // and each stage of it its own less, which it sends instead to each other device.
   int64_t exchange_bytes = 0;
   int64_t tied_bytes = 0;  // one tied-embedding gradient, where this stage exchanges it; else 0
 
@@ -77,7 +77,7 @@ struct StageNeeds {
   int64_t TransportBytes(const StageFlow& flow) const {
     return exchange_bytes + BoundaryMessages(flow) * message_bytes;
   }
-  // With transport_bytes filled in. When the ends exchange their tied gradients no micro-batch is in flight; what the
+  // With transport_bytes filled in, and on the last stage a gradient's message in weight_grad_bytes. When the ends exchange their tied gradients no micro-batch is in flight; what the
   // exchange needs beyond the activations counts as transport.
   StageMemory At(const StageFlow& flow) const;
   // Most at once where the backward is not split.
@@ -133,6 +133,7 @@ class PlanMemoryModel {
   NormTermSizes norm_terms_;
   std::vector<StageNeeds> places_;  // what a stage needs because of its place, with no layers of its own
   int64_t model_layers_ = 0;
+  int64_t devices_ = 0;
   bool clips_ = false;
 };
 

@@ -1,24 +1,26 @@
 #include "optimizer/model/plan/rank_memory.h"
 
 #include <algorithm>
+#include <iterator>
 
 #include "optimizer/model/plan/plan_memory.h"
 
 namespace geopipe {
 namespace {
 
-// Activations of one device at most: what is kept of micro-batches, and what an action that runs has of its own.
+// Of one device at most.
 struct Activations {
-  int64_t kept_bytes = 0;  // between actions
-  int64_t bytes = 0;
+  int64_t kept_bytes = 0;  // of micro-batches between actions
+  int64_t bytes = 0;       // with what an action that runs has of its own
 };
 
-Activations MostActivations(const std::vector<Action>& actions, const std::vector<StageNeeds>& needs,
+// By the bytes that `stages` say each micro-batch keeps.
+Activations MostActivations(const std::vector<Action>& actions, const std::vector<StageMemory>& stages,
                             const std::vector<PassMemory>& passes) {
   int64_t kept = 0;
   Activations most;
   for (const Action& action : actions) {
-    const StageMemory& memory = needs[action.stage].alone;
+    const StageMemory& memory = stages[action.stage];
     int64_t meanwhile = 0;
     switch (action.kind) {
       case ActionKind::kForward:
@@ -44,8 +46,8 @@ Activations MostActivations(const std::vector<Action>& actions, const std::vecto
   return most;
 }
 
-// Of transport alone, whatever activations there are meanwhile. When an iteration ends a message with the norm terms of
-// the rank goes to each other one, and another's is read; so is the other end's tied gradient.
+// Of transport alone, whatever activations there are meanwhile. When an iteration ends a message with another rank's
+// norm terms is read, and the other end's tied gradient.
 std::vector<int64_t> MostTransport(const JobSpec& job, const Plan& plan, const std::vector<StageNeeds>& needs,
                                    const std::vector<StageFlow>& flows) {
   const NormTermSizes sizes(job.model);
@@ -62,7 +64,7 @@ std::vector<int64_t> MostTransport(const JobSpec& job, const Plan& plan, const s
     for (size_t other = 0; other < terms.size(); ++other) {
       of_another = other == rank ? of_another : std::max(of_another, terms[other]);
     }
-    bytes[rank] += (std::ssize(terms) - 1) * terms[rank] + of_another;
+    bytes[rank] += of_another;
   }
   return bytes;
 }
@@ -73,6 +75,8 @@ std::vector<RankMemory> MemoryOfRanks(const JobSpec& job, const Plan& plan, cons
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
   const std::vector<int64_t> in_flight = InFlightOfSchedule(schedule);
   const std::vector<StageMemory> stages = MemoryOfStages(needs, in_flight, plan.comm);
+  std::vector<StageMemory> alone;
+  std::ranges::transform(needs, std::back_inserter(alone), &StageNeeds::alone);
   const std::vector<int64_t> transport = MostTransport(job, plan, needs, FlowsOf(in_flight, plan.comm));
   std::vector<RankMemory> ranks;
   for (int32_t rank = 0; rank < plan.grid.pipeline; ++rank) {
@@ -87,7 +91,7 @@ std::vector<RankMemory> MemoryOfRanks(const JobSpec& job, const Plan& plan, cons
         workspace_bytes = std::max(workspace_bytes, passes[stage].workspace_bytes);
       }
     }
-    const Activations activations = MostActivations(schedule.devices[rank], needs, passes);
+    const Activations activations = MostActivations(schedule.devices[rank], alone, passes);
     ranks.push_back({.weights = all.weight_bytes,
                      .gradients = all.gradient_bytes,
                      .optimizer = all.optimizer_bytes,
@@ -95,7 +99,7 @@ std::vector<RankMemory> MemoryOfRanks(const JobSpec& job, const Plan& plan, cons
                      .workspace = all.workspace_bytes - all.shared_workspace_bytes + workspace_bytes,
                      .transport = transport[rank],
                      .recovery = all.recovery_bytes,
-                     .peak = all.static_bytes() + activations.kept_bytes,
+                     .peak = all.static_bytes() + MostActivations(schedule.devices[rank], stages, passes).kept_bytes,
                      .host = all.host_bytes});
   }
   return ranks;

@@ -27,8 +27,8 @@ struct Held {
   int64_t bytes = 0;
 };
 
-void Take(const Action& action, const std::vector<StageNeeds>& needs, Held& held) {
-  const StageMemory& memory = needs[action.stage].alone;
+void Take(const Action& action, const std::vector<StageMemory>& stages, Held& held) {
+  const StageMemory& memory = stages[action.stage];
   int64_t& in_flight = held.in_flight[action.stage];
   int64_t& weight_grads = held.weight_grads[action.stage];
   const int64_t before = in_flight * memory.activation_bytes + weight_grads * memory.weight_grad_bytes;
@@ -40,11 +40,11 @@ void Take(const Action& action, const std::vector<StageNeeds>& needs, Held& held
 }
 
 // When that is most. A device does one action at a time, so their order says it, as in the simulator.
-Held MostHeld(const std::vector<Action>& actions, const std::vector<StageNeeds>& needs) {
-  Held now{std::vector<int64_t>(needs.size(), 0), std::vector<int64_t>(needs.size(), 0), 0};
+Held MostHeld(const std::vector<Action>& actions, const std::vector<StageMemory>& stages) {
+  Held now{std::vector<int64_t>(stages.size(), 0), std::vector<int64_t>(stages.size(), 0), 0};
   Held most = now;
   for (const Action& action : actions) {
-    Take(action, needs, now);
+    Take(action, stages, now);
     if (now.bytes > most.bytes) {
       most = now;
     }
@@ -68,7 +68,9 @@ std::vector<MemoryBreakdown> BreakDownMemory(const JobSpec& request, const Clust
   const Plan& plan = result.plan;
   const JobSpec job = JobOnCluster(JobOfPlan(request, result), cluster);
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
-  const std::vector<StageFlow> flows = FlowsOf(InFlightOfSchedule(result.schedule), plan.comm);
+  const std::vector<int64_t> in_flight_most = InFlightOfSchedule(result.schedule);
+  const std::vector<StageFlow> flows = FlowsOf(in_flight_most, plan.comm);
+  const std::vector<StageMemory> stages = MemoryOfStages(needs, in_flight_most, plan.comm);
   const int64_t logits_bytes = LogitsBytes(job, plan);
   for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
     const PipelineRankPlan& place = plan.pipeline_ranks[rank];
@@ -77,13 +79,13 @@ std::vector<MemoryBreakdown> BreakDownMemory(const JobSpec& request, const Clust
     memory.site = place.site;
     memory.capacity_bytes = place.capacity_bytes;
     memory.reserve_bytes = site == nullptr ? 0 : site->device.reserve_bytes.value_or(0);
-    const Held held = MostHeld(result.schedule.devices[rank], needs);
+    const Held held = MostHeld(result.schedule.devices[rank], stages);
     StageMemory all;
     for (size_t stage = 0; stage < needs.size(); ++stage) {
       if (plan.stages[stage].pipeline_rank != static_cast<int32_t>(rank)) {
         continue;
       }
-      const StageMemory alone = needs[stage].At(flows[stage]);
+      const StageMemory& alone = stages[stage];
       all += alone;
       const int64_t in_flight = held.in_flight[stage];
       const int64_t weight_grads = held.weight_grads[stage];

@@ -85,7 +85,7 @@ TEST_CASE("messages: slots both ways, activations in flight here, gradients of w
   CHECK(f.transport(0) == collectives);
 }
 
-TEST_CASE("norm terms and tied gradients have two slots each") {
+TEST_CASE("norm terms have two slots and a message to each other rank, tied gradients two slots and a message") {
   FourStages f;
   f.job.training.grad_clip.reset();
   std::vector<int64_t> without;
@@ -100,15 +100,15 @@ TEST_CASE("norm terms and tied gradients have two slots each") {
     all += norms.back();
   }
   for (size_t stage = 0; stage < 4; ++stage) {
-    CHECK(f.transport(stage) == without[stage] + 2 * (all - norms[stage]));
+    CHECK(f.transport(stage) == without[stage] + 2 * (all - norms[stage]) + 3 * norms[stage]);
   }
   f.job.model.tie_word_embeddings = true;
   const int64_t tied = int64_t{32'000} * 4096 * 4;
   // The last stage now holds "model.embed_tokens.weight" (25 characters) instead of "lm_head.weight" (14).
   const int64_t longer = 28 - 16;
-  CHECK(f.transport(0) == without[0] + 2 * (all - norms[0] + longer) + 3 * tied);
-  CHECK(f.transport(1) == without[1] + 2 * (all - norms[1] + longer));
-  CHECK(f.transport(3) == without[3] + 2 * (all - norms[3]) + 3 * tied);
+  CHECK(f.transport(0) == without[0] + 2 * (all - norms[0] + longer) + 3 * norms[0] + 3 * tied);
+  CHECK(f.transport(1) == without[1] + 2 * (all - norms[1] + longer) + 3 * norms[1]);
+  CHECK(f.transport(3) == without[3] + 2 * (all - norms[3]) + 3 * (norms[3] + longer) + 3 * tied);
   f.job.training.grad_clip.reset();
   CHECK(f.transport(0) == without[0] + 4 * tied);  // its own may still be on its way when it goes on
   CHECK(f.transport(3) == without[3] + 3 * tied);
