@@ -77,8 +77,9 @@ struct StageNeeds {
   int64_t TransportBytes(const StageFlow& flow) const {
     return exchange_bytes + BoundaryMessages(flow) * message_bytes;
   }
-  // With transport_bytes filled in, and on the last stage a gradient's message in weight_grad_bytes. When the ends exchange their tied gradients no micro-batch is in flight; what the
-  // exchange needs beyond the activations counts as transport.
+  // With transport_bytes filled in, and on the last stage a gradient's message in weight_grad_bytes. When the ends
+  // exchange their tied gradients no micro-batch is in flight; what the exchange needs beyond the activations counts as
+  // transport.
   StageMemory At(const StageFlow& flow) const;
   // Most at once where the backward is not split.
   int64_t PeakBytes(const StageFlow& flow) const;
