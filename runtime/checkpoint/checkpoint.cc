@@ -251,10 +251,28 @@ std::vector<const FileEntry*> Checkpoint::FilesOf(std::string_view tensor, const
 
 absl::Status Checkpoint::CheckSameModel(const ModelSpec& model) const {
   if (const std::optional<std::string> difference = Difference(manifest_.model, model); difference.has_value()) {
-    return absl::FailedPreconditionError(
-        fmt::format("{}: {}; check spec.model or choose another checkpoint", PathOf(kManifestName), *difference));
+    return absl::FailedPreconditionError(fmt::format("{}: {}{}; check spec.model or choose another checkpoint",
+                                                     PathOf(kManifestName), *difference, FirstOtherTensor(model)));
   }
   return CheckTensors(model);
+}
+
+// Of two models whose tensors differ; else empty.
+std::string Checkpoint::FirstOtherTensor(const ModelSpec& model) const {
+  for (const CheckpointUnit& unit : UnitsOf(model)) {
+    for (const TensorRange& tensor : UnitWeights(model, unit)) {
+      const auto found = places_.find(tensor.name);
+      if (found == places_.end()) {
+        return fmt::format(" (the first tensor that it lacks is {})", tensor.name);
+      }
+      const std::vector<int64_t>& shape = found->second.front().entry->range.shape;
+      if (shape != tensor.shape) {
+        return fmt::format(" (the first tensor that differs is {}: [{}], not [{}])", tensor.name,
+                           fmt::join(shape, ", "), fmt::join(tensor.shape, ", "));
+      }
+    }
+  }
+  return "";
 }
 
 absl::Status Checkpoint::CheckTensors(const ModelSpec& model) const {

@@ -88,6 +88,7 @@ class Checkpoint {
   std::string PathOf(std::string_view file) const;
   absl::Status CheckCovered(std::string_view tensor, const Places& places) const;
   absl::Status CheckTensors(const ModelSpec& model) const;
+  std::string FirstOtherTensor(const ModelSpec& model) const;
   // Fills `values` with what the range has of these runs.
   absl::Status ReadPlace(const Place& place, std::span<const Run> runs, std::span<float> values) const;
 

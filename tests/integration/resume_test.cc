@@ -112,9 +112,11 @@ TEST_CASE(
 
   const v1::JobDetail wider = jobs.Run("wider", 6, true, 96);
   CHECK(wider.summary().state() == v1::JOB_STATE_FAILED);
-  CHECK_THAT(wider.summary().cause(),
-             Catch::Contains("is of a model with intermediate_size 64, the job's has 96; check spec.model or choose "
-                             "another checkpoint"));
+  CHECK_THAT(
+      wider.summary().cause(),
+      Catch::Contains("is of a model with intermediate_size 64, the job's has 96 (the first tensor that differs is "
+                      "model.layers.0.mlp.gate_proj.weight: [64, 32], not [96, 32]); check spec.model or choose "
+                      "another checkpoint"));
 
   // The newest lacks a shard, and the one before is whole.
   jobs.LoseFirstLayer(4);

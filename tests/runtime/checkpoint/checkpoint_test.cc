@@ -234,9 +234,11 @@ TEST_CASE("a checkpoint of another model is refused with the first field or tens
   ModelSpec other = model;
   other.intermediate_size = 16;
   other.num_hidden_layers = 3;
-  CHECK(checkpoint.CheckSameModel(other).message() ==
-        manifest +
-            "is of a model with intermediate_size 12, the job's has 16; check spec.model or choose another checkpoint");
+  CHECK(
+      checkpoint.CheckSameModel(other).message() ==
+      manifest +
+          "is of a model with intermediate_size 12, the job's has 16 (the first tensor that differs is "
+          "model.layers.0.mlp.gate_proj.weight: [12, 8], not [16, 8]); check spec.model or choose another checkpoint");
   other = model;
   other.rms_norm_eps = 1e-5;
   CHECK(
