@@ -117,7 +117,7 @@ class Allocator {
   Allocator& staging() { return staging_ == nullptr ? *this : *staging_; }
   // Of memory that the host may touch, for what the device is to be rid of: another one also where the device's memory
   // is the host's. Nothing limits it but the host.
-  Allocator& host() { return *host_; }
+  Allocator& host() const { return *host_; }
 
  private:
   friend class Buffer;

@@ -158,6 +158,19 @@ RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Cl
       transformers_(preparation_.plan.stages.size()),
       kept_(preparation_.job.recovery == Recovery::kMemory ? kept : nullptr) {}
 
+RankMemory RankJob::memory_peaks() const {
+  const auto peak = [&](MemoryCategory category) { return allocator_.usage(category).peak_bytes; };
+  return {.weights = peak(MemoryCategory::kWeights),
+          .gradients = peak(MemoryCategory::kGradients),
+          .optimizer = peak(MemoryCategory::kOptimizer),
+          .activations = peak(MemoryCategory::kActivations),
+          .workspace = peak(MemoryCategory::kWorkspace),
+          .transport = peak(MemoryCategory::kTransport),
+          .recovery = peak(MemoryCategory::kRecovery),
+          .peak = allocator_.total().peak_bytes,
+          .host = allocator_.host().total().peak_bytes};
+}
+
 std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
   std::set<int32_t> near;
   for (int32_t peer = 0; peer < plan.grid.size(); ++peer) {

@@ -22,6 +22,7 @@
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan/plan_params.h"
+#include "optimizer/model/plan/rank_memory.h"
 #include "optimizer/model/run_options.h"
 #include "optimizer/model/state_identity.h"
 #include "optimizer/schedule/schedule.h"
@@ -127,7 +128,8 @@ class RankJob {
   int32_t rank() const { return preparation_.rank; }
   // That the rank computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
-  Allocator& allocator() { return allocator_; }
+  const Allocator& allocator() const { return allocator_; }
+  RankMemory memory_peaks() const;
   std::map<int32_t, PeerClock> peer_clocks() const { return session_->transport().peer_clocks(); }
   // The first iteration that is not finished: the weights are those before it.
   int64_t next_iteration() const { return next_iteration_; }

@@ -24,19 +24,6 @@ namespace {
 
 constexpr std::chrono::hours kLongWait{1};
 
-RankMemory PeaksOf(Allocator& allocator) {
-  const auto peak = [&](MemoryCategory category) { return allocator.usage(category).peak_bytes; };
-  return {.weights = peak(MemoryCategory::kWeights),
-          .gradients = peak(MemoryCategory::kGradients),
-          .optimizer = peak(MemoryCategory::kOptimizer),
-          .activations = peak(MemoryCategory::kActivations),
-          .workspace = peak(MemoryCategory::kWorkspace),
-          .transport = peak(MemoryCategory::kTransport),
-          .recovery = peak(MemoryCategory::kRecovery),
-          .peak = allocator.total().peak_bytes,
-          .host = allocator.host().total().peak_bytes};
-}
-
 }  // namespace
 
 Trainer::Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks, std::unique_ptr<KeptStates> kept)
@@ -136,7 +123,7 @@ void Trainer::Loop() {
       returned.epoch = commit.epoch;
       returned.status = Commit(commit.epoch, commit.command);
       returned.states = States();
-      returned.peaks = PeaksOf(job_->allocator());
+      returned.peaks = job_->memory_peaks();
       hooks_.post(std::move(returned));
     }
   }
@@ -360,7 +347,7 @@ v1::IterationReport Trainer::ReportOf(const IterationStats& stats) {
   iteration.set_begin_ns(stats.begin_ns);
   const bool with_actions = actions_every_ > 0 && stats.iteration % actions_every_ == 0;
   // With the actions told or not: a coordinator that was restarted has not heard of them.
-  if (const RankMemory peaks = PeaksOf(job_->allocator()); with_actions || peaks != told_peaks_) {
+  if (const RankMemory peaks = job_->memory_peaks(); with_actions || peaks != told_peaks_) {
     *iteration.mutable_peaks() = ToProto(peaks);
     told_peaks_ = peaks;
   }

@@ -186,17 +186,7 @@ void MemoryRun::RunRank(int32_t rank, int64_t limit_bytes, std::barrier<>& all) 
         job->Interrupt();
       }
     }
-    Allocator& memory = jobs_[rank]->allocator();
-    const auto peak = [&](MemoryCategory category) { return memory.usage(category).peak_bytes; };
-    usage_[rank] = {.weights = peak(MemoryCategory::kWeights),
-                    .gradients = peak(MemoryCategory::kGradients),
-                    .optimizer = peak(MemoryCategory::kOptimizer),
-                    .activations = peak(MemoryCategory::kActivations),
-                    .workspace = peak(MemoryCategory::kWorkspace),
-                    .transport = peak(MemoryCategory::kTransport),
-                    .recovery = peak(MemoryCategory::kRecovery),
-                    .peak = memory.total().peak_bytes,
-                    .host = memory.host().total().peak_bytes};
+    usage_[rank] = jobs_[rank]->memory_peaks();
   }
   // Nobody leaves while another still waits for an acknowledgement.
   all.arrive_and_wait();
