@@ -18,8 +18,9 @@ namespace {
 // its agent declares no intra_node_bandwidth: what all-reduces of 64 KiB to 64 MiB among four ranks on two processors
 // come to (collective_bench).
 constexpr double kHostBandwidthBytesPerS = 2e9;
-// What it copies within the host's memory, where its agent declares no host_bandwidth.
-constexpr double kHostCopyBytesPerS = 4e9;
+// What it copies within the host's memory, where its agent declares no host_bandwidth: memcpy of 16 MiB and more on
+// four ranks at once (collective_bench).
+constexpr double kHostCopyBytesPerS = 5e9;
 
 // Explicit costs are of one device per pipeline rank.
 absl::Status CheckOneRankPerStage(const ParallelismSpec& parallelism) {
@@ -117,8 +118,9 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
       request.profile->tensor = 1;  // workers measure whole layers
     }
   }
-  const bool measured = !input.profile.has_value() || !input.profile->entries.empty();
-  if (CapabilitiesOf(input.run.backend).computes && (measured || !input.run.pace || input.run.explicit_costs)) {
+  const bool is_paced_by_figures = input.run.pace && !input.run.explicit_costs.has_value() &&
+                                   input.profile.has_value() && input.profile->entries.empty();
+  if (CapabilitiesOf(input.run.backend).computes && !is_paced_by_figures) {
     // What the figures of processors lack (docs/plans.md): a profile is taken while every device computes, and nobody
     // has measured what a collective takes among ranks that share a host.
     request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);

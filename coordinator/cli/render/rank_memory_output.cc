@@ -35,7 +35,7 @@ constexpr std::array<MemoryColumn, 9> kCategories{{
     {"BUFFERS", "transport", "transport_bytes", &RankMemory::transport},
     {"KEPT", "recovery", "recovery_bytes", &RankMemory::recovery},
     {"TOTAL", "total", "total_bytes", &RankMemory::peak},
-    {"HOST", "states of the host", "host_bytes", &RankMemory::host},
+    {"HOST", "host", "host_bytes", &RankMemory::host},
 }};
 
 // The worst of what exceeds its plan.

@@ -233,8 +233,8 @@ absl::StatusOr<int64_t> StageSlots(const JobSpec& job, const SiteSpec& site) {
     const int64_t tensor = std::max<int64_t>(1, job.parallelism.tensor);
     return absl::InvalidArgumentError(fmt::format(
         "parallelism.data is {}; without a network between its nodes the replicas of a stage share one node, {} "
-        "devices "
-        "with tensor {}, and a node of site \"{}\" has {}; lower it, or give the site's network in the topology",
+        "devices with tensor {}, and a node of site \"{}\" has {}; lower it, or give the site's network in the "
+        "topology",
         data, data * tensor, tensor, site.name, site.devices_per_node));
   }
   return site.nodes * (GroupsPerNode(job, site) / data);
