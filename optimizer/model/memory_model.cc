@@ -204,7 +204,7 @@ int64_t WholeBucketBytes(const ModelSpec& model, const LayerRange& range, const 
   return WholeBucketsAtOnce(config.zero_stage) * kGradientBytes * padded;
 }
 
-// Where states that the host keeps are while they are updated.
+// The room that the run of offloaded states takes while it is updated.
 int64_t OffloadedRunBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   if (!config.offloads_optimizer) {
     return 0;

@@ -45,17 +45,16 @@ struct BucketShare {
 // ZeRO 1 divides optimizer states, 2 also gradients, 3 also weights; norms are never divided.
 BucketShare ShareOfBucket(BucketKind kind, int64_t elements, int64_t data, int32_t zero_stage);
 
-// What is whole at once where ZeRO divides gradients (2) or weights, too (3): gradients that are added to and others
-// that are being scattered; weights that compute, or the gradients after them, and others that are being gathered.
+// How many buckets are whole at once. ZeRO 2: gradients that are added to, and others that are being scattered. ZeRO 3:
+// weights that are being gathered besides; those that compute give their place to their gradients.
 constexpr int64_t WholeBucketsAtOnce(int32_t zero_stage) { return zero_stage >= 3 ? 3 : 2; }
 
-// Of a bucket whose optimizer states the host keeps so many elements are updated at a time: their master weights and
-// moments pass through at most 48 MiB of the device.
+// An update takes an offloaded bucket in runs of at most so many elements: their master weights and moments take 48 MiB
+// of the device.
 inline constexpr int64_t kOffloadedRunElements = int64_t{1} << 22;
-// Whether the host keeps them: those of norms are small and stay.
+// Whether the host may keep a bucket's optimizer states: those of norms are small and stay on the device.
 constexpr bool CanBeOffloaded(BucketKind kind) { return kind != BucketKind::kNorms; }
-// fp32 vectors of a bucket's states beside the weights that compute: AdamW's moments, and the master weights of others
-// than fp32.
+// How many fp32 vectors make up a bucket's states: AdamW's moments, and master weights where bf16 computes.
 constexpr int64_t StateVectors(BucketKind kind, Precision precision) {
   return precision == Precision::kBf16 && kind != BucketKind::kNorms ? 3 : 2;
 }

@@ -11,13 +11,13 @@
 
 namespace geopipe {
 
-// Of optimizer states that the host keeps: for the run of them that is being updated. Executor thread only.
+// Room for the run of offloaded optimizer states that is being updated. Executor thread only.
 class StateRoom {
  public:
   // `allocator` outlives the room, whose memory is its workspace. No run is longer than `max_elements`.
   StateRoom(Allocator& allocator, int64_t max_elements) : allocator_(allocator), max_elements_(max_elements) {}
 
-  // Makes room for runs of so many vectors of `elements` in all. Errors are the allocator's.
+  // Makes room for the runs of so many vectors, each of `elements` in all. Errors are the allocator's.
   absl::Status Reserve(int64_t vectors, int64_t elements);
 
   int64_t max_elements() const { return max_elements_; }

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <string>
 #include <utility>
 
@@ -78,7 +77,7 @@ Reservation::~Reservation() {
 }
 
 Allocator::Allocator(int64_t limit_bytes, Device& device) : Allocator(limit_bytes, device, device.space()) {
-  host_.reset(new Allocator(std::numeric_limits<int64_t>::max() / 2, device, MemorySpace::kHost));
+  host_.reset(new Allocator(kUnlimitedMemoryBytes, device, MemorySpace::kHost));
   if (space_ != MemorySpace::kHost) {
     staging_.reset(new Allocator(limit_bytes, device, MemorySpace::kHost));
   }
@@ -174,6 +173,12 @@ absl::Status Allocator::Exhausted(int64_t bytes, MemoryCategory category) const 
   for (int i = 0; i < kMemoryCategories; ++i) {
     in_use +=
         fmt::format("{}{} {}", i == 0 ? "" : ", ", MemoryCategoryName(static_cast<MemoryCategory>(i)), usage_[i].bytes);
+  }
+  if (limit_bytes_ == kUnlimitedMemoryBytes) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "the host has no {} bytes for {} beside the {} in use ({}); give it more memory, use more stages, or "
+        "more replicas with ZeRO",
+        bytes, MemoryCategoryName(category), total_.bytes, in_use));
   }
   return absl::ResourceExhaustedError(
       fmt::format("{} bytes for {} do not fit into the device's memory of {} bytes, of which {} are in use ({}); give "

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <string_view>
@@ -84,6 +85,9 @@ class Reservation {
   MemoryCategory category_ = MemoryCategory::kRecovery;
 };
 
+// The limit of an allocator that only the machine limits.
+inline constexpr int64_t kUnlimitedMemoryBytes = std::numeric_limits<int64_t>::max() / 2;
+
 // Thread-safe. Must outlive its buffers. Blocks that come back are kept for the next request of the same size (fresh
 // pages are costly); they count as free, and are given back to the device before the limit would be exceeded. Device
 // memory may come back while work that uses it is still queued: who gets it next uses it behind that work. Staging
@@ -115,8 +119,8 @@ class Allocator {
   // Of memory that the host may touch, for what goes to the device or comes from it: this allocator itself where the
   // device's memory is the host's, else one with the same limit.
   Allocator& staging() { return staging_ == nullptr ? *this : *staging_; }
-  // Of memory that the host may touch, for what the device is to be rid of: another one also where the device's memory
-  // is the host's. Nothing limits it but the host.
+  // For what the device gives up to the host's memory; another allocator also where the device's memory is the host's.
+  // Nothing limits it but the host. REQUIRES: this is no other allocator's staging or host memory.
   Allocator& host() const { return *host_; }
 
  private:
@@ -135,7 +139,7 @@ class Allocator {
   Device& device_;
   const MemorySpace space_;
   std::unique_ptr<Allocator> staging_;
-  std::unique_ptr<Allocator> host_;  // nullptr: this is one of those two
+  std::unique_ptr<Allocator> host_;  // nullptr: this is another allocator's staging or host memory
   mutable std::mutex mutex_;
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_;

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <limits>
 #include <set>
 #include <utility>
 
@@ -151,8 +150,7 @@ RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Cl
     : preparation_(std::move(preparation)),
       clock_(clock),
       device_(std::move(device)),
-      allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes
-                                                     : std::numeric_limits<int64_t>::max() / 2,
+      allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes : kUnlimitedMemoryBytes,
                  *device_),
       engines_(preparation_.plan.stages.size()),
       transformers_(preparation_.plan.stages.size()),

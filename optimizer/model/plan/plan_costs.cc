@@ -187,7 +187,7 @@ int64_t NetworkMessageNs(const SiteSpec& site, const ExecutionConfig& config, co
   return site.network.latency_ns + SecondsToNs(bytes / NetworkBandwidthOfDevice(site, on_node));
 }
 
-// States that the host keeps pass through the device, one run after the other: there, and back.
+// Offloaded states come to the device and go back, run by run.
 absl::Status AddOffload(const ExecutionConfig& config, const SiteSpec& site, ModelCosts& costs) {
   if (!config.offloads_optimizer) {
     return absl::OkStatus();

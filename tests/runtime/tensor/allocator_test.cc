@@ -49,6 +49,28 @@ TEST_CASE("an allocation over the limit names category, size, use by category an
   CHECK(allocator.total().bytes == 600);
 }
 
+// The host's memory is full.
+class FullDevice final : public Device {
+ public:
+  MemorySpace space() const override { return MemorySpace::kHost; }
+  std::byte* Allocate(int64_t, MemorySpace) override { return nullptr; }
+  void Free(std::byte*, int64_t, MemorySpace) override {}
+  absl::Status Copy(const std::byte*, std::byte*, int64_t) override { return absl::OkStatus(); }
+  Completion Record(int64_t) override { return {}; }
+};
+
+TEST_CASE("memory that the host has not is said to be the host's, and what was offloaded counts apart") {
+  FullDevice full;
+  Allocator none(1000, full);
+  const absl::Status status = none.host().Allocate(2000, MemoryCategory::kOptimizer).status();
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(std::string(status.message()), Contains("the host has no 2000 bytes for optimizer beside the 0 in use"));
+  Allocator allocator(1000);
+  const Buffer offloaded = *allocator.host().Allocate(2000, MemoryCategory::kOptimizer);
+  CHECK(allocator.total().bytes == 0);
+  CHECK(allocator.host().total().bytes == 2000);
+}
+
 TEST_CASE("blocks kept for reuse never count and never stand in the way of the limit") {
   Allocator allocator(1000);
   for (int64_t bytes = 900; bytes <= 1000; ++bytes) {
