@@ -16,13 +16,19 @@ struct GridJob {
   std::string parallelism;  // "tensor: 2, data: 2"
   std::string sites = "east, west";
   std::string more = {};  // lines of the spec, indented by two
+  int64_t iterations = 20;
+  int64_t tokens_per_iteration = 512;
+  std::string schedule = "auto";
 };
 
 struct GridSite {
   std::string name;
   int32_t nodes = 1;
   int32_t devices_per_node = 4;
+  std::string memory = "1GiB";  // of a device
 };
+
+std::string GridJobText(const GridJob& job);
 
 // Both write a file to `folder` and return its path. Each two sites have a link of 2 ms and 1 Gbps.
 std::string WriteGridJob(const TempFolder& folder, const GridJob& job);
@@ -31,6 +37,9 @@ std::string WriteGridSites(const TempFolder& folder, const std::string& name, co
 // The report of a playground that completes. `more` are flags.
 nlohmann::json TrainGridJob(const TempFolder& folder, const std::string& job, const std::string& topology,
                             int64_t iterations, const std::vector<std::string>& more = {});
+
+// The same of any job: `spec` has the lines of its spec, indented by two, all but its placement, which is the sites.
+nlohmann::json TrainOnSites(const TempFolder& folder, const std::string& spec, const std::vector<GridSite>& sites);
 
 // Of the report's iterations, "loss grad_norm" line by line: equal text is equal bits.
 std::string GridNumbers(const nlohmann::json& report);

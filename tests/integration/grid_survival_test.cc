@@ -11,6 +11,7 @@
 #include "proto/wire/control_wire.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
+#include "tests/integration/grid_job.h"
 #include "tests/support/durations.h"
 #include "tests/support/process_federation.h"
 #include "tests/support/survival.h"
@@ -118,21 +119,12 @@ class GridFederation {
                                        : "";
     RequireOk(WriteFileAtomically(
         path,
-        fmt::format("apiVersion: geopipe/v1\n"
-                    "kind: TrainingJob\n"
-                    "metadata: {{name: {}}}\n"
-                    "spec:\n"
-                    "  model: {{hidden_size: 32, intermediate_size: 64, num_hidden_layers: 6, num_attention_heads: 4,\n"
-                    "    num_key_value_heads: 2, vocab_size: 260, max_position_embeddings: 32}}\n"
-                    "  data: {{format: text, path: [{}/LICENSE], tokenizer: byte}}\n"
-                    "  training: {{iterations: {}, tokens_per_iteration: 1024, learning_rate: 5.0e-3,\n"
-                    "    warmup_iterations: 4, grad_clip: 1.0}}\n"
-                    "  precision: fp32\n"
-                    "  parallelism: {{tensor: 2, data: 2, pipeline: 2, zero_stage: {}}}\n"
-                    "  search: {{micro_batch_size: [2], sequence_length: [32], schedule: geopipe}}\n"
-                    "  placement: {{sites: [east, west]}}\n"
-                    "  recovery: {}\n{}",
-                    job.name, GEOPIPE_SOURCE_DIR, kGridIterations, job.zero_stage, job.recovery, checkpoint)));
+        GridJobText({.name = job.name,
+                     .parallelism = fmt::format("tensor: 2, data: 2, pipeline: 2, zero_stage: {}", job.zero_stage),
+                     .more = fmt::format("  recovery: {}\n{}", job.recovery, checkpoint),
+                     .iterations = kGridIterations,
+                     .tokens_per_iteration = 1024,
+                     .schedule = "geopipe"})));
     std::vector<std::string> arguments{"apply", "-f", path.string()};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     RequireOk(federation_->Geopipectl(arguments).status());

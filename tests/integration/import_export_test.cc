@@ -13,7 +13,7 @@
 
 #include "proto/manifest/hf_config.h"
 #include "tests/integration/daemons.h"
-#include "tests/integration/rehearsed_job.h"
+#include "tests/integration/grid_job.h"
 #include "tests/runtime/weights/written_hf_directory.h"
 #include "tests/support/seed.h"
 
@@ -54,7 +54,7 @@ std::vector<float> RandomValues(std::mt19937_64& random, const ParameterTensor& 
 struct Grid {
   std::string name;
   std::string keys;  // of the job's spec
-  std::vector<RehearsedSite> sites;
+  std::vector<GridSite> sites;
   size_t stages = 1;
   bool tied = false;
 };
@@ -80,15 +80,15 @@ void CheckComesOut(const Grid& grid) {
   std::filesystem::create_directory(imported);
   WriteShardedBf16(imported, model, [&](const ParameterTensor& tensor) { return RandomValues(random, tensor); });
   const Json report =
-      Rehearse(folder,
-               fmt::format("  model: {{init_from: imported}}\n"
-                           "  data: {{format: tokens, path: {}, dtype: uint16}}\n"
-                           "  training: {{iterations: 3, tokens_per_iteration: 256, learning_rate: 1.0e-7,\n"
-                           "    weight_decay: 0}}\n"
-                           "  search: {{micro_batch_size: [1], sequence_length: [32]}}\n"
-                           "  checkpoint: {{path: checkpoints}}\n{}",
-                           SourcePath("tests/golden/engine/tokens.u16"), grid.keys),
-               grid.sites);
+      TrainOnSites(folder,
+                   fmt::format("  model: {{init_from: imported}}\n"
+                               "  data: {{format: tokens, path: {}, dtype: uint16}}\n"
+                               "  training: {{iterations: 3, tokens_per_iteration: 256, learning_rate: 1.0e-7,\n"
+                               "    weight_decay: 0}}\n"
+                               "  search: {{micro_batch_size: [1], sequence_length: [32]}}\n"
+                               "  checkpoint: {{path: checkpoints}}\n{}",
+                               SourcePath("tests/golden/engine/tokens.u16"), grid.keys),
+                   grid.sites);
   CHECK(report["plan"]["stages"].size() == grid.stages);
 
   const std::string exported = Exported(folder.path(), "bf16");
@@ -124,7 +124,7 @@ void CheckComesOut(const Grid& grid) {
 TEST_CASE("a bf16 directory comes out of tensor 2 x pipeline 2 as it went in") {
   CheckComesOut({.name = "tp 2 pp 2",
                  .keys = "  precision: bf16\n  parallelism: {tensor: 2, pipeline: 2, stages_per_rank: 1}\n",
-                 .sites = {{.name = "a"}, {.name = "b"}},
+                 .sites = {{.name = "a", .devices_per_node = 2}, {.name = "b", .devices_per_node = 2}},
                  .stages = 2});
 }
 
@@ -133,7 +133,7 @@ TEST_CASE("a tied bf16 directory comes out of tensor 2 x pipeline 2 x data 2 wit
                  .keys =
                      "  precision: bf16\n  parallelism: {tensor: 2, sequence_parallel: true, pipeline: 2, data: 2,\n"
                      "    zero_stage: 3, stages_per_rank: 1}\n",
-                 .sites = {{.name = "a", .nodes = 2}, {.name = "b", .devices = 4}},
+                 .sites = {{.name = "a", .nodes = 2, .devices_per_node = 2}, {.name = "b"}},
                  .stages = 2,
                  .tied = true});
 }
@@ -142,7 +142,7 @@ TEST_CASE(
     "a bf16 directory comes out of four tensor ranks that share key-value heads, trained in fp32, as it went in") {
   CheckComesOut({.name = "tp 4 fp32",
                  .keys = "  precision: fp32\n  parallelism: {tensor: 4, pipeline: 1}\n",
-                 .sites = {{.name = "a", .devices = 4}}});
+                 .sites = {{.name = "a"}}});
 }
 
 }  // namespace

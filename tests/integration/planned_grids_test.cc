@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "tests/integration/daemons.h"
-#include "tests/integration/rehearsed_job.h"
+#include "tests/integration/grid_job.h"
 
 namespace geopipe {
 namespace {
@@ -60,9 +60,9 @@ void CheckTrained(const Json& report) {
   }
 }
 
-Json Train(const SmallJob& job, const std::vector<RehearsedSite>& sites) {
+Json Train(const SmallJob& job, const std::vector<GridSite>& sites) {
   const TempFolder folder = TestFolder();
-  Json report = Rehearse(folder, SpecOf(job), sites);
+  Json report = TrainOnSites(folder, SpecOf(job), sites);
   INFO(report["plan"].dump());
   CheckTrained(report);
   return report;
@@ -85,20 +85,20 @@ std::string LossesOf(const Json& report) {
   return text;
 }
 
-const RehearsedSite kOneNode{.name = "a", .devices = 4};
-const RehearsedSite kTwoNodes{.name = "b", .nodes = 2};
+const GridSite kOneNode{.name = "a"};
+const GridSite kTwoNodes{.name = "b", .nodes = 2, .devices_per_node = 2};
 
 TEST_CASE("grids: five layers over two pipeline ranks of tensor 2 x data 2") {
   const std::string precision = GENERATE("fp32", "bf16");
   const Json report = Train({.precision = precision, .parallelism = "tensor: 2, data: 2, stages_per_rank: 1"},
-                            {kOneNode, {.name = "b", .devices = 4}});
+                            {kOneNode, {.name = "b"}});
   CHECK(LayersOf(report) == std::vector<int>{2, 3});
 }
 
 TEST_CASE("grids: two stages on each rank of tensor 2 x data 2, in turns") {
   const Json report =
       Train({.precision = "fp32", .parallelism = "tensor: 2, data: 2, stages_per_rank: 2", .schedule = "interleaved"},
-            {kOneNode, {.name = "b", .devices = 4}});
+            {kOneNode, {.name = "b"}});
   CHECK(LayersOf(report) == std::vector<int>{1, 1, 2, 1});
   CHECK(report["plan"]["stages"][2]["pipeline_rank"] == 0);
   CHECK(report["plan"]["stages"][3]["pipeline_rank"] == 1);
@@ -121,7 +121,8 @@ TEST_CASE("grids: sites of one node with four devices and of two nodes with two"
 }
 
 TEST_CASE("grids: a site has room for two pipeline ranks of tensor 2, and another for one") {
-  const Json report = Train({.parallelism = "tensor: 2, data: 1, stages_per_rank: 1"}, {kOneNode, {.name = "b"}});
+  const Json report = Train({.parallelism = "tensor: 2, data: 1, stages_per_rank: 1"},
+                            {kOneNode, {.name = "b", .devices_per_node = 2}});
   CHECK(report["memory"].size() == 3);
   CHECK(report["memory"][2]["site"] == "b");
   CHECK(LayersOf(report) == std::vector<int>{1, 2, 2});
@@ -132,7 +133,8 @@ TEST_CASE("grids: devices short of memory are given ZeRO and recomputation, and 
                      .parallelism = "data: 2, zero_stage: auto, recompute: auto, stages_per_rank: 1",
                      .hidden = 64,
                      .micro_batch = 4};
-  const Json report = Train(job, {{.name = "a", .memory = "5MiB"}, {.name = "b", .memory = "5MiB"}});
+  const Json report = Train(job, {{.name = "a", .devices_per_node = 2, .memory = "5MiB"},
+                                  {.name = "b", .devices_per_node = 2, .memory = "5MiB"}});
   CHECK(report["plan"]["zero_stage"].get<int>() >= 1);
   std::set<std::string> modes;
   for (const Json& stage : report["plan"]["stages"]) {
