@@ -1,4 +1,4 @@
-// Reads the agent's configuration (proto/manifest/agent_config.h).
+// Reads the agent's configuration (runtime/manifest/agent_config.h).
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/manifest/agent_config.h"
+#include "runtime/manifest/agent_config.h"
 
 namespace geopipe::agent {
 

@@ -1,9 +1,9 @@
-// Checks the coordinator's configuration (proto/manifest/coordinator_config.h).
+// Checks the coordinator's configuration (runtime/manifest/coordinator_config.h).
 #pragma once
 
 #include <absl/status/status.h>
 
-#include "proto/manifest/coordinator_config.h"
+#include "runtime/manifest/coordinator_config.h"
 
 namespace geopipe {
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <utility>
 
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/schedule_wire.h"
 #include "runtime/base/ids.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {

@@ -28,7 +28,7 @@ case ${1:-} in
       sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/tidy/compile_commands.json | grep -v '/generated/\|/precompiled' |
         tr '\n' '\0' | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/tidy \
           --checks=-bugprone-suspicious-include \
-          --header-filter='/(optimizer|runtime|agent|coordinator|proto/wire|proto/manifest|tests)/.*\.(h|cc)$'
+          --header-filter='/(optimizer|runtime|agent|coordinator|proto/wire|tests)/.*\.(h|cc)$'
     fi
     ;;
   *)

@@ -9,9 +9,9 @@
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/plan/report/plan_warnings.h"
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {

@@ -11,9 +11,9 @@
 #include "geopipe/v1/control_service.grpc.pb.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "proto/manifest/coordinator_config.h"
 #include "runtime/base/grpc/channel.h"
 #include "runtime/base/grpc/grpc_status.h"
+#include "runtime/manifest/coordinator_config.h"
 
 namespace geopipe {
 namespace {

@@ -5,9 +5,9 @@
 #include "coordinator/spec/case_file.h"
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
-#include "proto/manifest/agent_config.h"
-#include "proto/manifest/coordinator_config.h"
-#include "proto/manifest/job_manifest.h"
+#include "runtime/manifest/agent_config.h"
+#include "runtime/manifest/coordinator_config.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 

@@ -33,9 +33,9 @@
 #include "optimizer/plan/report/time_breakdown.h"
 #include "optimizer/plan/site_planner.h"
 #include "optimizer/simulator/simulator.h"
-#include "proto/manifest/job_manifest.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/thread_pool.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {

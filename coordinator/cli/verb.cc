@@ -10,7 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/job_spec.h"
-#include "proto/manifest/coordinator_config.h"
+#include "runtime/manifest/coordinator_config.h"
 
 namespace geopipe {
 namespace {

@@ -12,8 +12,8 @@
 #include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {

@@ -11,12 +11,12 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/capabilities.h"
 #include "optimizer/model/plan/rank_memory.h"
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/utf8.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {

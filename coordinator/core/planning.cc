@@ -9,7 +9,7 @@
 #include "optimizer/model/capabilities.h"
 #include "optimizer/plan/given_costs.h"
 #include "optimizer/plan/planner.h"
-#include "proto/manifest/job_manifest.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {

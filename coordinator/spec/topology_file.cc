@@ -11,9 +11,9 @@
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/groups/node_groups.h"
-#include "proto/manifest/daemon_schema.h"
 #include "runtime/base/config/located_error.h"
 #include "runtime/base/files.h"
+#include "runtime/manifest/daemon_schema.h"
 
 namespace geopipe {
 namespace {

@@ -1,5 +1,5 @@
 // The training job as its file describes it. Values are in base units; keys, ranges and meanings are rows of
-// proto/manifest/job_schema.
+// runtime/manifest/job_schema.
 #pragma once
 
 #include <absl/status/status.h>

@@ -38,7 +38,7 @@ absl::StatusOr<ModelSpec> ModelPreset(std::string_view name);
 std::vector<std::string> ModelPresetNames();
 
 // Rules that span keys: heads divide hidden, kv heads divide heads, an even head dimension for RoPE. InvalidArgument
-// names the key, its value and the rule. REQUIRES: every value in the range of its key (proto/manifest/job_schema).
+// names the key, its value and the rule. REQUIRES: every value in the range of its key (runtime/manifest/job_schema).
 absl::Status ValidateModel(const ModelSpec& model);
 
 // A run of consecutive layers [first, last] (from 0, both included) with or without the model's ends. It is what one

@@ -8,9 +8,9 @@
 #include "optimizer/model/capabilities.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/manifest/job_manifest.h"
 #include "runtime/worker/rank_job.h"
 
 namespace geopipe {

@@ -67,7 +67,7 @@ const std::vector<HeaderUse>& SystemHeaders() {
         "coordinator/"}},
       {"files",
        {"fstream", "filesystem", "fcntl.h", "sys/stat.h", "sys/mman.h", "sys/file.h", "dirent.h", "glob.h"},
-       {"proto/manifest/", "runtime/base/", "runtime/data/", "runtime/weights/", "runtime/checkpoint/",
+       {"runtime/manifest/", "runtime/base/", "runtime/data/", "runtime/weights/", "runtime/checkpoint/",
         "runtime/collective/", "runtime/transport/", "runtime/rehearsal/", "runtime/worker/", "agent/",
         "coordinator/"}},
       {"sockets",

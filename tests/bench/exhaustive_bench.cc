@@ -22,8 +22,8 @@
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/search/prng.h"
-#include "proto/manifest/job_manifest.h"
 #include "runtime/base/thread_pool.h"
+#include "runtime/manifest/job_manifest.h"
 #include "tests/optimizer/plan/random_jobs.h"
 #include "tests/support/exhaustive_plan.h"
 

@@ -11,7 +11,7 @@
 #include <string>
 #include <vector>
 
-#include "proto/manifest/hf_config.h"
+#include "runtime/manifest/hf_config.h"
 #include "tests/integration/daemons.h"
 #include "tests/integration/grid_job.h"
 #include "tests/runtime/weights/written_hf_directory.h"

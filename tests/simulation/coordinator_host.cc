@@ -5,7 +5,7 @@
 #include <utility>
 
 #include "coordinator/core/run/job_state.h"
-#include "proto/manifest/job_manifest.h"
+#include "runtime/manifest/job_manifest.h"
 #include "tests/coordinator/core/federation.h"
 
 namespace geopipe::simulation {

@@ -5,8 +5,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/splitmix64.h"
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/checkpoint_wire.h"
+#include "runtime/manifest/job_manifest.h"
 #include "runtime/transport/ucx/handshake.h"
 
 namespace geopipe::simulation {

@@ -26,7 +26,6 @@
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
@@ -34,6 +33,7 @@
 #include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/manifest/job_manifest.h"
 #include "runtime/rehearsal/host/stolen_time.h"
 
 namespace geopipe {

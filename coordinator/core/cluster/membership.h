@@ -13,7 +13,7 @@
 #include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/cluster.pb.h"
-#include "proto/manifest/coordinator_config.h"
+#include "runtime/manifest/coordinator_config.h"
 
 namespace geopipe {
 

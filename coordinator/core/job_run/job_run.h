@@ -35,7 +35,7 @@
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
 #include "optimizer/plan/report/plan_result.h"
-#include "proto/manifest/coordinator_config.h"
+#include "runtime/manifest/coordinator_config.h"
 
 namespace geopipe {
 

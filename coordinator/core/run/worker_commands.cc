@@ -1,7 +1,7 @@
 #include "coordinator/core/run/worker_commands.h"
 
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 

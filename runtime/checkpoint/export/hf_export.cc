@@ -14,9 +14,9 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
-#include "proto/manifest/hf_config.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/new_file.h"
+#include "runtime/manifest/hf_config.h"
 #include "runtime/weights/safetensors_header.h"
 
 namespace geopipe {

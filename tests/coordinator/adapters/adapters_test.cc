@@ -9,11 +9,11 @@
 #include "coordinator/server.h"
 #include "geopipe/v1/agent_service.grpc.pb.h"
 #include "geopipe/v1/control_service.grpc.pb.h"
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/files.h"
 #include "runtime/base/version.h"
+#include "runtime/manifest/job_manifest.h"
 #include "tests/coordinator/core/federation.h"
 #include "tests/support/scrape.h"
 

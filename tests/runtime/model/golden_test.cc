@@ -5,8 +5,8 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "proto/manifest/hf_config.h"
 #include "runtime/data/training_data.h"
+#include "runtime/manifest/hf_config.h"
 #include "runtime/weights/hf_directory.h"
 #include "tests/runtime/model/pipeline_driver.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "optimizer/model/transformer.h"
-#include "proto/manifest/hf_config.h"
+#include "runtime/manifest/hf_config.h"
 #include "tests/runtime/weights/written_safetensors.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tiny_model.h"

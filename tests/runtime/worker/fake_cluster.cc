@@ -11,8 +11,8 @@
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/scheduler/auto_schedule.h"
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {

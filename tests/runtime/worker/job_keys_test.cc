@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "optimizer/plan/planner.h"
-#include "proto/manifest/job_manifest.h"
-#include "proto/manifest/job_schema.h"
 #include "runtime/base/files.h"
+#include "runtime/manifest/job_manifest.h"
+#include "runtime/manifest/job_schema.h"
 #include "tests/runtime/worker/fake_cluster.h"
 #include "tests/support/temp_dir.h"
 

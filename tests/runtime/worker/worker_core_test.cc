@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "proto/manifest/job_manifest.h"
 #include "proto/wire/session_wire.h"
+#include "runtime/manifest/job_manifest.h"
 #include "tests/runtime/worker/fake_cluster.h"
 #include "tests/support/sparse_file.h"
 #include "tests/support/temp_dir.h"

@@ -11,8 +11,8 @@
 #include <vector>
 
 #include "optimizer/model/transformer.h"
-#include "proto/manifest/hf_config.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/manifest/hf_config.h"
 #include "runtime/weights/hf_directory.h"
 #include "tests/runtime/checkpoint/export/checkpoint_of.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"

@@ -15,10 +15,10 @@
 #include <vector>
 
 #include "optimizer/model/transformer.h"
-#include "proto/manifest/hf_config.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
 #include "runtime/checkpoint/export/hf_export.h"
 #include "runtime/checkpoint/state/state_snapshot.h"
+#include "runtime/manifest/hf_config.h"
 #include "runtime/weights/hf_directory.h"
 #include "tests/runtime/checkpoint/export/checkpoint_of.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"

@@ -1,12 +1,12 @@
-#include "proto/manifest/job_manifest.h"
+#include "runtime/manifest/job_manifest.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <random>
 #include <string>
 
-#include "proto/manifest/job_schema.h"
 #include "runtime/base/files.h"
+#include "runtime/manifest/job_schema.h"
 #include "tests/support/seed.h"
 #include "tests/support/tiny_model.h"
 

@@ -1,4 +1,4 @@
-#include "proto/manifest/hf_config.h"
+#include "runtime/manifest/hf_config.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
-#include "proto/manifest/job_schema.h"
 #include "runtime/base/files.h"
+#include "runtime/manifest/job_schema.h"
 
 namespace geopipe {
 namespace {

@@ -1,6 +1,6 @@
-#include "proto/manifest/coordinator_config.h"
+#include "runtime/manifest/coordinator_config.h"
 
-#include "proto/manifest/daemon_schema.h"
+#include "runtime/manifest/daemon_schema.h"
 
 namespace geopipe {
 namespace {

@@ -1,4 +1,4 @@
-#include "proto/manifest/job_schema.h"
+#include "runtime/manifest/job_schema.h"
 
 #include <fmt/format.h>
 

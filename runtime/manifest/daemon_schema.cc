@@ -1,4 +1,4 @@
-#include "proto/manifest/daemon_schema.h"
+#include "runtime/manifest/daemon_schema.h"
 
 #include <fmt/format.h>
 

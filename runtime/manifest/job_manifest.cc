@@ -1,4 +1,4 @@
-#include "proto/manifest/job_manifest.h"
+#include "runtime/manifest/job_manifest.h"
 
 #include <fmt/format.h>
 
@@ -7,10 +7,10 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/capabilities.h"
-#include "proto/manifest/hf_config.h"
-#include "proto/manifest/job_schema.h"
 #include "runtime/base/config/located_error.h"
 #include "runtime/base/files.h"
+#include "runtime/manifest/hf_config.h"
+#include "runtime/manifest/job_schema.h"
 
 namespace geopipe {
 namespace {

@@ -1,8 +1,8 @@
-#include "proto/manifest/agent_config.h"
+#include "runtime/manifest/agent_config.h"
 
 #include <fmt/format.h>
 
-#include "proto/manifest/daemon_schema.h"
+#include "runtime/manifest/daemon_schema.h"
 
 namespace geopipe::agent {
 namespace {

@@ -1,4 +1,4 @@
-#include "proto/manifest/hf_config.h"
+#include "runtime/manifest/hf_config.h"
 
 #include <catch2/catch.hpp>
 #include <string>
