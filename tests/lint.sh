@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Layout and static analysis of the sources: `lint.sh format` (seconds) and `lint.sh tidy [FILE...]`: of these sources
-# (about 10 s each), or of the whole tree (half an hour on two processors).
+# Checks the sources: `lint.sh format` their layout and `lint.sh words` how their comments open (seconds each), `lint.sh
+# tidy [FILE...]` by static analysis these sources (about 10 s each) or the whole tree (half an hour on two processors).
 set -euo pipefail
 export LC_ALL=C.UTF-8
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -18,6 +18,13 @@ case ${1:-} in
     find optimizer proto runtime agent coordinator tests \( -name '*.h' -o -name '*.cc' \) -print0 | sort -z |
       xargs -0 clang-format --dry-run -Werror
     ;;
+  words)
+    find optimizer proto runtime agent coordinator tests \( -name '*.h' -o -name '*.cc' -o -name '*.proto' \) -print0 |
+      sort -z | xargs -0 awk -f tests/words.awk || {
+      echo "These comments open without a subject; tests/words.awk has the rule." >&2
+      exit 1
+    }
+    ;;
   tidy)
     shift
     if [ $# -gt 0 ]; then
@@ -32,7 +39,7 @@ case ${1:-} in
     fi
     ;;
   *)
-    echo "usage: tests/lint.sh format | tidy [FILE...]" >&2
+    echo "usage: tests/lint.sh format | words | tidy [FILE...]" >&2
     exit 2
     ;;
 esac
