@@ -65,7 +65,7 @@ std::optional<BandwidthLadder::Round> BandwidthLadder::Next(int64_t left_ns) con
     while (next.bytes < limit && static_cast<double>(next.bytes) < needed_bytes) {
       next.bytes *= kStep;
     }
-    // Still too short: only to see how much farther to go.
+    // Too short still: one train shows how much farther to go.
     next.trains = static_cast<double>(next.bytes) < needed_bytes && next.bytes < kMaxBytes ? 1 : kTrains;
   } else if (std::cmp_less(samples_.size(), kTrains)) {
     next.trains = kTrains - static_cast<int32_t>(samples_.size());
@@ -85,7 +85,7 @@ bool BandwidthLadder::Agreed() const {
   return *most - *least <= kAgreement * QuantileOf(samples_, 0.5);
 }
 
-// Fewer trains, then shorter ones, until the round fits; no shorter than those that have been.
+// Shortens the trains, though not below the last round's, then takes trains away, until the round fits.
 BandwidthLadder::Round BandwidthLadder::Fitted(Round round, int64_t left_ns) const {
   const double room_bytes = rate_ * static_cast<double>(std::max<int64_t>(0, left_ns)) * 1e-9;
   while (static_cast<double>(round.bytes * round.trains) > room_bytes) {

@@ -1,5 +1,5 @@
-// How the bandwidth of one direction of a link is found with trains of frames: how long the trains should be, what one
-// of them says, and what all of them say together. Without thread, clock or I/O.
+// Finds the bandwidth of one direction of a link with trains of frames: sizes the trains, takes a rate from each, and
+// combines the rates. Has no thread, clock or I/O.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ MedianSpread MedianSpreadOf(const std::vector<double>& values);
 // the median over all pairs of frames half a train apart.
 class TrainMeter {
  public:
-  // A frame has arrived; `end_bytes`: of the train up to the frame's end, lost frames included.
+  // Takes a frame that has arrived; `end_bytes`: of the train up to the frame's end, lost frames included.
   void Add(int64_t end_bytes, int64_t arrival_ns) { arrivals_.emplace_back(end_bytes, arrival_ns); }
 
   // Bytes per second. nullopt with fewer than 4 frames, or when all came at once.
@@ -38,8 +38,8 @@ class TrainMeter {
   std::vector<std::pair<int64_t, int64_t>> arrivals_;
 };
 
-// The sizes of the trains: they grow until one lasts so long that a late wake-up counts little, and from there until
-// those of one size agree, because a window that still opens makes every train faster than the one before.
+// The sizes of the trains. They grow until one lasts so long that a late wake-up counts little, and further until the
+// trains of one size agree in rate: a window that still opens makes every train faster than the one before.
 class BandwidthLadder {
  public:
   static constexpr int64_t kMinBytes = int64_t{64} * 1024;
@@ -56,15 +56,15 @@ class BandwidthLadder {
     int64_t bytes = 0;  // of each
     int32_t trains = 0;
   };
-  // The next round, which should take no more than `left_ns`; nullopt: the measurement is complete, or as complete as
-  // it will be.
+  // The next round, which should take at most `left_ns`; nullopt: the measurement is complete, or nothing more would
+  // complete it.
   std::optional<Round> Next(int64_t left_ns) const;
-  // What came of the round: the rates of the trains that arrived, bytes per second.
+  // Takes the rates of the round's trains that arrived, in bytes per second.
   void Add(const Round& round, std::span<const double> rates);
 
   // The latest rate; 0: none known.
   double rate() const { return rate_; }
-  // Over the trains of the last size alone: those before were too short. No samples: nothing arrived.
+  // Rates of the trains of the last size alone: those before were too short. No samples: nothing arrived.
   MedianSpread Result() const { return MedianSpreadOf(samples_); }
 
  private:

@@ -19,13 +19,13 @@ enum Type : uint8_t { kPing = 1, kPong = 2, kData = 3, kReport = 4, kRequest = 5
 
 // Answered, but not counted: code and caches are cold.
 constexpr int32_t kWarmUpPings = 2;
-// What is late by more than this beyond the round trip is lost.
+// Answers and frames later than this beyond the round trip count as lost.
 constexpr int64_t kPatienceNs = 250'000'000;
-// The first train, before anything is known of the rate: a quarter of a megabit per second.
+// Time allowed for the first train, when the rate is unknown: it suffices for a quarter of a megabit per second.
 constexpr int64_t kFirstTrainNs = 2'000'000'000;
 // The minimum number of frames of a train.
 constexpr int64_t kMinFrames = 8;
-// A request that asks for more is nonsense.
+// Limit on a request, which asks for more only if it is nonsense.
 constexpr int64_t kMaxTrainsAsked = 16;
 
 LinkProbeFrame MakeFrame(uint8_t type, uint32_t number, const std::array<int64_t, 4>& values) {
@@ -173,7 +173,7 @@ int64_t LinkProbe::MinRoundTripNs() const {
   return round_trips_ns_.empty() ? 0 : least_ns;
 }
 
-// Half of the pings are enough when the rest have not been answered by the time they should.
+// True when at least half of the pings were answered: that is enough once the rest are overdue.
 bool LinkProbe::EnoughAnswers() const {
   const auto answered = static_cast<int32_t>(round_trips_ns_.size());
   return 2 * answered >= options_.pings + kWarmUpPings && answered > kWarmUpPings;
@@ -213,7 +213,7 @@ void LinkProbe::BeginDirection(int64_t now_ns, Phase phase) {
 }
 
 void LinkProbe::BeginRound(int64_t now_ns) {
-  // A round also waits once for its last report.
+  // The time left excludes one round trip, in which the round waits for its last report.
   const std::optional<BandwidthLadder::Round> next = ladder_.Next(direction_end_ns_ - now_ns - MinRoundTripNs());
   if (!next.has_value()) {
     const MedianSpread result = ladder_.Result();
@@ -262,7 +262,7 @@ void LinkProbe::EndRound(int64_t now_ns) {
 }
 
 void LinkProbe::Finish() {
-  // Pings and pongs are small, but on a slow link not nothing.
+  // The latency excludes the time of the pings' and pongs' own bytes, which a slow link shows.
   constexpr auto kBytes = static_cast<double>(LinkProbeFrame::kHeaderBytes);
   const double own_ns = (kBytes / result_->outbound.median + kBytes / result_->inbound.median) / 2 * 1e9;
   std::vector<double> latencies_ns;

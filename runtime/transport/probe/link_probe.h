@@ -37,16 +37,16 @@ namespace geopipe {
 struct LinkProbeOptions {
   int32_t pings = 16;
   int64_t ping_interval_ns = 3'000'000;
-  // How long a train should last: an arrival noticed half a millisecond late is then two percent of it.
+  // Duration a train should have: an arrival noticed half a millisecond late is then two percent of it.
   int64_t train_ns = 25'000'000;
   int64_t budget_ns = 3'000'000'000;   // for the trains of both directions
   int64_t silence_ns = 5'000'000'000;  // the probe fails after so long without an answered ping
 };
 
 struct LinkProbeResult {
-  // One way: half of the round trip, less what the link takes to send the ping's own bytes. Queues, late wake-ups and
-  // other traffic make a round trip longer and nothing makes it shorter, so the least one was disturbed least: that is
-  // the link's own latency, and what plans should count on, which add queueing by themselves.
+  // One way: half of the shortest round trip, less the time the link takes to send the ping's own bytes. Queues, late
+  // wake-ups and other traffic only ever lengthen a round trip, so the shortest shows the link's own latency. Plans
+  // should count on that: they add queueing themselves.
   int64_t latency_ns = 0;
   int64_t latency_median_ns = 0;
   int64_t latency_spread_ns = 0;  // as MedianSpread's
@@ -68,15 +68,15 @@ class LinkProbe {
   // `max_payload_bytes`: of a frame of the carrier.
   LinkProbe(Role role, int64_t max_payload_bytes, const LinkProbeOptions& options);
 
-  // The path works; the initiator begins.
+  // Reports that the path works; the initiator begins.
   void OnUp(int64_t now_ns);
-  // The path broke: an initiator's probe has failed, a responder's is over.
+  // Reports that the path broke: an initiator's probe has failed, a responder's is over.
   void OnDown(const absl::Status& why);
-  // Frames that are not of this protocol are passed over.
+  // Ignores frames of other protocols.
   void OnFrame(int64_t now_ns, std::span<const std::byte> header, int64_t payload_bytes);
-  // The next frame to be sent; asked for until there is none, as long as the carrier takes frames.
+  // The next frame to send. The user asks until there is none, as long as the carrier takes frames.
   std::optional<LinkProbeFrame> Next(int64_t now_ns);
-  // When Next may have something that it has not yet; kNeverNs: only after a frame.
+  // Time at which Next may have a new frame; kNeverNs: only after a frame arrives.
   int64_t NextTimeNs() const;
 
   bool done() const { return done_; }
@@ -103,7 +103,7 @@ class LinkProbe {
   void EndArriving(int64_t now_ns);
   // Takes the rate of one of the round's trains.
   void OnRate(int64_t now_ns, uint32_t number, double rate);
-  // What time alone brings about: the end of the pings, of a round, of patience.
+  // Ends what only time can end: the pings, a round, the wait for a silent peer.
   void Advance(int64_t now_ns);
   void BeginDirection(int64_t now_ns, Phase phase);
   void BeginRound(int64_t now_ns);

@@ -44,7 +44,7 @@ std::vector<std::byte> Noise(int64_t count) {
   return bytes;
 }
 
-// Between the carrier and the state machine. Everything on the progress thread, but Wait and Cancel.
+// Joins the carrier and the state machine. Everything runs on the progress thread, but Wait and Cancel.
 class ProbeSink final : public FrameSink {
  public:
   ProbeSink(const UcxLinkProbeOptions& options, FrameCarrier& carrier)
@@ -85,7 +85,7 @@ class ProbeSink final : public FrameSink {
     return probe_.NextTimeNs();
   }
 
-  // nullopt: the time was up.
+  // The result; nullopt when the deadline passed first.
   std::optional<absl::StatusOr<LinkProbeResult>> Wait(int64_t deadline_ns) {
     const auto wait = std::chrono::nanoseconds(std::max<int64_t>(0, deadline_ns - Clock::Real().NowNs()));
     std::unique_lock lock(mutex_);
@@ -131,9 +131,9 @@ class ProbeSink final : public FrameSink {
 class UcxLinkProbeImpl final : public UcxLinkProbe {
  public:
   explicit UcxLinkProbeImpl(const UcxLinkProbeOptions& options) : options_(options) {}
-  // UCX 1.13 dies when a listener goes between a connection's acceptance by the kernel and its first bytes: its thread
-  // hands these to what is no longer there. So an end that is dialed stays for as long as a connection that was begun
-  // when both ends were told to stop may still come.
+  // UCX 1.13 crashes when a listener goes between a connection's acceptance by the kernel and its first bytes: its
+  // thread hands these to freed memory. So the end that is dialed stays for as long as a connection that was begun when
+  // both ends were told to stop may still come.
   ~UcxLinkProbeImpl() override {
     if (frame_ == nullptr) {
       return;

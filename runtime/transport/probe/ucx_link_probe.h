@@ -1,5 +1,5 @@
-// One probe of a link over UCX: opens a carrier, runs a LinkProbe on its progress thread, and closes it. UCX is open as
-// long as this object lives and no longer.
+// One probe of a link over UCX: opens a carrier, runs a LinkProbe on its progress thread, and closes it. UCX is open
+// exactly as long as this object lives.
 #pragma once
 
 #include <absl/status/status.h>
@@ -40,7 +40,7 @@ class UcxLinkProbe {
   static absl::StatusOr<std::unique_ptr<UcxLinkProbe>> Open(const UcxLinkProbeOptions& options);
   virtual ~UcxLinkProbe() = default;
 
-  // Where the initiator dials; opaque.
+  // Address that the initiator dials; opaque.
   virtual const std::string& address() const = 0;
 
   // The initiator dials `address`, the responder (`address` empty) is dialed; both know the secret. Waits until the

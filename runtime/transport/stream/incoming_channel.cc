@@ -102,7 +102,7 @@ MessageState IncomingChannel::StateOf(uint64_t sequence, const Message& message)
       state.words[bit / 64] |= uint64_t{1} << (bit % 64);
     }
   }
-  // A full set of words says that there may be more behind them.
+  // A full set of words tells the sender that more may follow them.
   if (message.chunks - message.first_missing > 64 * kMaxStateWords) {
     state.words.resize(kMaxStateWords);
   }

@@ -41,7 +41,7 @@ class IncomingChannel {
  public:
   IncomingChannel(ChannelId id, int64_t slot_bytes) : id_(id), slot_bytes_(slot_bytes) {}
 
-  // One more message may be sent. REQUIRES: slot.memory is of slot_bytes at least.
+  // Adds the slot, so that one more message may be sent. REQUIRES: slot.memory is of slot_bytes at least.
   void Post(Slot slot);
 
   // Puts a chunk, there since `ready_ns`, in its place.
@@ -50,10 +50,10 @@ class IncomingChannel {
   // The next message, if it has arrived whole. Its slot is the user's again.
   std::optional<Delivery> TakeNext();
 
-  // What to acknowledge and grant.
+  // The acknowledgement and the credit to send.
   ChannelState State() const;
-  // Granting what was posted can wait for the acknowledgement of the next message, which is arriving: the sender, told
-  // of a credit limit of `granted`, knows of more than half of the slots that it may still fill.
+  // True when the grant of posted slots can wait for the acknowledgement of the next message, which is arriving: the
+  // sender, told of a credit limit of `granted`, knows of more than half of the slots that it may still fill.
   bool GrantCanWait(uint64_t granted) const;
 
   const ChannelId& id() const { return id_; }

@@ -1,5 +1,5 @@
-// Messages between the workers of a pipeline, delivered exactly once, with receives posted ahead of need. What the
-// executor sees of the transport; over it stand reliable streams over an unreliable frame carrier.
+// Messages between the workers of a pipeline, delivered exactly once, with receives posted ahead of need: the transport
+// as the executor sees it. Reliable streams over an unreliable frame carrier implement it.
 #pragma once
 
 #include <absl/status/status.h>
@@ -56,14 +56,14 @@ struct MessageTag {
   friend bool operator==(const MessageTag&, const MessageTag&) = default;
 };
 
-// What was handed over so far of one kind of message between stages.
+// Messages of one kind that were handed over so far, between stages.
 struct MessageTraffic {
   MessageKind kind = MessageKind::kActivation;
   int64_t messages = 0;
   int64_t bytes = 0;  // of payloads, each once
 };
 
-// What has gone to and come from one peer so far, for reports and metrics.
+// Traffic with one peer so far, for reports and metrics.
 struct PeerTraffic {
   PeerId rank = 0;
   int64_t bytes_sent = 0;  // headers, payloads, and what was sent again
@@ -72,28 +72,28 @@ struct PeerTraffic {
   std::vector<MessageTraffic> between_stages = {};  // activations and gradients to the peer
 };
 
-// Thread-safe. Of one channel one thread at a time waits in Receive, and one in WaitAcknowledged; of several channels
-// several threads may.
+// Thread-safe. On each channel at most one thread waits in Receive and one in WaitAcknowledged at a time; threads of
+// different channels wait independently.
 class MessageTransport {
  public:
   virtual ~MessageTransport() = default;
 
   // Hands the payload over and returns at once: never blocks, whatever the device, the peer or the link does. The
-  // payload leaves when it is ready, and those of a channel are ready in the order of the calls. The transport keeps it
-  // (memory of category transport is the caller's concern) until the receiver has acknowledged it. ResourceExhausted if
-  // the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug). One thread per channel.
+  // payload leaves when it is ready; those of one channel become ready in the order of the calls. The transport keeps
+  // it (memory of category transport is the caller's concern) until the receiver has acknowledged it. ResourceExhausted
+  // if the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug). One thread per channel.
   // REQUIRES: the transport outlives the work that makes the payload.
   virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload) = 0;
 
   // Takes the channel's next message, waiting for it (asleep) until `deadline_ns` on the monotonic clock.
   // DeadlineExceeded names channel and tag; Unavailable when the transport failed; Internal if the next message is not
   // `tag`. The tensor has dtype and shape of the channel's messages only if the sender's payload had: [bytes] is not
-  // reinterpreted. It is ready since it was whole in its slot.
+  // reinterpreted. It is ready as of the moment when it was whole in its slot.
   virtual absl::StatusOr<Timed<Tensor>> Receive(const ChannelId& channel, const MessageTag& tag,
                                                 int64_t deadline_ns) = 0;
 
-  // Waits until the message, ready or not when it was sent, was acknowledged by its receiver (blocking communication),
-  // and returns when (monotonic clock). Errors as Receive's.
+  // Waits until the receiver has acknowledged the message (blocking communication), whether or not it was ready when
+  // sent. Returns the time of the acknowledgement (monotonic clock). Errors as Receive's.
   virtual absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& channel, const MessageTag& tag,
                                                    int64_t deadline_ns) = 0;
 

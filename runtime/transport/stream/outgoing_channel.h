@@ -44,14 +44,14 @@ class OutgoingChannel {
   // The next chunk of that message. REQUIRES: NextOrder().
   Chunk TakeChunk(int64_t now_ns);
 
-  // The receiver's word. A chunk it does not have, sent before `lost_before_ns` (sender's clock), is lost and goes
-  // again. True when something was acknowledged or a slot granted that was not before. Old news does no harm.
-  // The word was there at `ready_ns`.
+  // Takes the receiver's report. A chunk that it lacks and that was sent before `lost_before_ns` (sender's clock) is
+  // lost and goes again. True when a message is newly acknowledged or a slot newly granted. Old reports do no harm. The
+  // report was there at `ready_ns`.
   bool OnState(const ChannelState& state, int64_t lost_before_ns, int64_t ready_ns);
 
-  // Messages below this sequence number are acknowledged, cumulatively.
+  // Number of messages acknowledged, cumulatively: those below this sequence number.
   uint64_t acknowledged() const { return first_sequence_; }
-  // When the word that acknowledged the last of them was there.
+  // Time at which the acknowledgement of the last of them was there.
   int64_t acknowledged_ns() const { return acknowledged_ns_; }
   bool outstanding() const { return !messages_.empty(); }
   size_t messages() const { return messages_.size(); }

@@ -49,7 +49,7 @@ void ReliableStream::Post(const ChannelId& channel, Slot slot) {
   GP_CHECK(found != incoming_.end(), "rank {} does not receive on this channel", options_.local_rank);
   Incoming& incoming = found->second;
   incoming.channel.Post(slot);
-  // On the way to another host the grant would come too late.
+  // The grant may wait within a host only; to another host it would then come too late.
   incoming.state_due |= !same_host_ || !incoming.channel.GrantCanWait(incoming.granted);
 }
 
@@ -107,8 +107,8 @@ void ReliableStream::MeasureRoundTrip(int64_t now_ns, const ControlHeader& contr
 void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control, int64_t ready_ns) {
   clock_meter_.OnTold(now_ns, control.min_crossing_ns);
   MeasureRoundTrip(now_ns, control);
-  // A quarter of the round trip, or what was given, is left to frames that overtake each other. What was sent on a path
-  // that has since broken cannot be on its way any more when the peer speaks on the new one.
+  // Frames may overtake each other by a quarter of the round trip, or by the time given. Frames sent on a path that has
+  // since broken cannot be on their way any more when the peer speaks on the new one.
   int64_t lost_before_ns = control.echo_ns - std::max(smoothed_rtt_ns_ / 4, options_.reordering_ns);
   if (peer_up_ && (control.fresh_path || control.echo_ns >= up_since_ns_)) {
     lost_before_ns = std::max(lost_before_ns, up_since_ns_);
@@ -193,7 +193,7 @@ OutgoingFrame ReliableStream::MakeControl(int64_t now_ns) {
       continue;
     }
     ChannelState state = incoming.channel.State();
-    // What does not even fit alone is cut; what does not fit here goes in the next frame.
+    // A state that does not even fit alone is cut; one that does not fit here goes in the next frame.
     while (EncodedControlSize() + EncodedSize(state) > options_.max_control_bytes) {
       state.messages.pop_back();
       state.truncated = true;
@@ -224,7 +224,7 @@ OutgoingFrame ReliableStream::MakeData(int64_t now_ns, OutgoingChannel& channel)
   chunk.header.checksummed = !same_host_;
   counters_.frames_resent += chunk.resent ? 1 : 0;
   std::vector<std::byte> header = EncodeData(Envelope(), chunk.header, chunk.payload.bytes);
-  // What was ready while there was no path waited for it.
+  // A chunk that was ready while there was no path waited for the path.
   return {.header = std::move(header),
           .payload = std::move(chunk.payload),
           .ready_ns = std::max(chunk.ready_ns, up_since_ns_)};

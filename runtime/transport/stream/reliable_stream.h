@@ -83,10 +83,10 @@ class ReliableStream {
   // Gives a slot for one more message of an incoming channel.
   void Post(const ChannelId& channel, Slot slot);
   void OnFrame(int64_t now_ns, const Frame& frame);
-  // `same_host`: what is sent from here on does not leave the host's memory, and is not checksummed.
+  // Reports a path. `same_host`: frames from here on stay in the host's memory and are not checksummed.
   void OnPeerUp(int64_t now_ns, bool same_host = false);
   void OnPeerDown(int64_t now_ns);
-  // To be called at NextTimerNs() (later does no harm).
+  // Called at NextTimerNs() (later does no harm).
   void OnTimer(int64_t now_ns);
 
   // --- Effects.
@@ -94,9 +94,9 @@ class ReliableStream {
   std::optional<OutgoingFrame> NextFrame(int64_t now_ns);
   // The next message that has arrived: once each, in order per channel.
   std::optional<Delivery> NextDelivery();
-  // Messages of the outgoing channel that the receiver has whole, counted from the first.
+  // Number of messages of the outgoing channel that the receiver has whole, counted from the first.
   uint64_t Acknowledged(const ChannelId& channel) const { return Outgoing(channel).acknowledged(); }
-  // When the acknowledgement of the last of them was there.
+  // Time at which the acknowledgement of the last of them was there.
   int64_t AcknowledgedNs(const ChannelId& channel) const { return Outgoing(channel).acknowledged_ns(); }
   int64_t NextTimerNs() const;
   // Not OK when the stream is over: the peer was silent too long, or is not the one it was.
@@ -104,11 +104,11 @@ class ReliableStream {
 
   const StreamCounters& counters() const { return counters_; }
   PeerClock peer_clock(int64_t now_ns) const { return clock_meter_.At(now_ns); }
-  // From a frame to its acknowledgement, smoothed; 0 before the first sample.
+  // Time from a frame to its acknowledgement, smoothed; 0 before the first sample.
   int64_t round_trip_ns() const { return smoothed_rtt_ns_; }
   bool outstanding() const;
   bool peer_up() const { return peer_up_; }
-  // The receiver has sent its state since the path last came up.
+  // True when the receiver has sent its state since the path last came up.
   bool peer_heard() const { return peer_session_ != 0; }
   int32_t peer_rank() const { return options_.peer_rank; }
 
@@ -125,7 +125,7 @@ class ReliableStream {
   const OutgoingChannel& Outgoing(const ChannelId& channel) const;
   FrameEnvelope Envelope() const;
   bool Admit(const DecodedFrame& frame);
-  // The frame, if it is whole, of this stream's peer, and not late.
+  // Checks a frame; nullopt unless it is whole, of this stream's peer, and not late.
   std::optional<DecodedFrame> Hear(int64_t now_ns, absl::StatusOr<DecodedFrame> frame);
   void Note(Incoming& incoming, Arrival arrival);
   void OnControl(int64_t now_ns, const ControlHeader& control, int64_t ready_ns);
@@ -153,8 +153,7 @@ class ReliableStream {
   // Echo owed to the peer.
   int64_t peer_sent_ns_ = 0;
   int64_t peer_sent_arrived_ns_ = 0;
-  // What is due in the next control frames, and since when: the latest data they tell of was there; 0: they tell of
-  // none.
+  // Due in the next control frames. data_ready_ns_: when the latest data they report was there; 0: they report none.
   int64_t data_ready_ns_ = 0;
   bool control_due_ = false;
   bool probe_due_ = false;

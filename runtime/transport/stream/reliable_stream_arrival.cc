@@ -1,4 +1,4 @@
-// Frames that arrive at a reliable stream: who they are from, and where their payload goes.
+// Frames that arrive at a reliable stream: checks their sender and puts their payload in place.
 #include <fmt/format.h>
 
 #include <algorithm>

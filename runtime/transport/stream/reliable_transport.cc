@@ -36,7 +36,7 @@ bool Has(const Tensor& tensor, const PayloadLayout& layout) {
   return tensor.dtype() == layout.dtype && tensor.shape() == Shape(layout);
 }
 
-// -1 if the layout is of no tensor that could be as large as `limit_bytes`.
+// Bytes of a tensor of this layout; -1 if it would be larger than `limit_bytes` or is no tensor's.
 int64_t Bytes(const PayloadLayout& layout, int64_t limit_bytes) {
   int64_t bytes = ByteSize(layout.dtype);
   for (size_t d = 0; d < layout.dimension_count; ++d) {
@@ -67,7 +67,7 @@ ReliableTransport::ReliableTransport(ReliableTransportOptions options, FrameCarr
 
 absl::StatusOr<std::unique_ptr<ReliableTransport>> ReliableTransport::Create(ReliableTransportOptions options,
                                                                              FrameCarrier& carrier) {
-  // What the plan lets wait at the receiver may also wait for its acknowledgement, once over.
+  // Twice the slots: besides the messages that the plan lets wait at the receiver, as many may await acknowledgement.
   for (const ChannelSpec& spec : options.channels) {
     options.stream.max_messages = std::max(options.stream.max_messages, 2 * static_cast<size_t>(spec.slots));
   }
@@ -139,7 +139,7 @@ absl::StatusOr<Tensor> ReliableTransport::Unpack(Arrived arrived) {
   if (Has(arrived.slot, delivery.layout)) {
     return std::move(arrived.slot);
   }
-  // Slots posted before the channel's first message came do not know its shape: those are copied once each.
+  // Slots posted before the channel's first message did not know its shape: each of these is copied once.
   GP_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Create(*options_.allocator, MemoryCategory::kTransport,
                                                     delivery.layout.dtype, Shape(delivery.layout)));
   std::memcpy(tensor.data(), arrived.slot.data(), static_cast<size_t>(delivery.bytes));
@@ -176,7 +176,7 @@ absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag&
     ++outbound.sent_messages;
     outbound.sent_bytes += payload.bytes();
   }
-  // Shared because functions are copied.
+  // The departure's tensor is shared because std::function copies its captures.
   timed.ready.Then([this, departure = Departure{.channel = channel,
                                                 .tag = tag,
                                                 .layout = layout,
@@ -370,7 +370,7 @@ void ReliableTransport::Publish(int64_t now_ns) {
     std::lock_guard lock(mutex_);
     PublishLocked(now_ns);
   }
-  // Not under the lock, which whoever wakes up takes.
+  // Notified outside the lock, which the woken threads take.
   for (std::condition_variable* changed : news_) {
     changed->notify_all();
   }

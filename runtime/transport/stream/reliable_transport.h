@@ -42,7 +42,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   static absl::StatusOr<std::unique_ptr<ReliableTransport>> Create(ReliableTransportOptions options,
                                                                    FrameCarrier& carrier);
 
-  // Ranks this one shares a channel with.
+  // Ranks that share a channel with this one.
   std::vector<PeerId> peers() const;
   // Waits until every peer has sent its state, which grants its slots. DeadlineExceeded names those that have
   // not.
@@ -54,7 +54,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     std::map<PeerId, PeerClock> clocks = {};
     std::vector<PeerTraffic> peers = {};
   };
-  // As of the last progress; messages between stages as of now.
+  // Figures as of the last progress; messages between stages as of now.
   Stats stats() const;
 
   // MessageTransport.
@@ -121,9 +121,9 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   void TakeOrders(int64_t now_ns);
   void SendFrames(int64_t now_ns);
   void Publish(int64_t now_ns);
-  // Fills news_ with those whose waits are over.
+  // Fills news_ with the channels whose waits are over.
   void PublishLocked(int64_t now_ns);
-  // Everybody's waits are over.
+  // Ends all waits.
   void WakeAllLocked();
 
   const ReliableTransportOptions options_;

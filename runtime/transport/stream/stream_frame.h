@@ -31,7 +31,7 @@
 
 namespace geopipe {
 
-// What a message says of its payload besides its bytes. At most kMaxDimensions dimensions.
+// Type and shape of a message's payload. At most kMaxDimensions dimensions.
 struct PayloadLayout {
   static constexpr size_t kMaxDimensions = 4;
 
@@ -42,8 +42,8 @@ struct PayloadLayout {
   friend bool operator==(const PayloadLayout&, const PayloadLayout&) = default;
 };
 
-// Who talks to whom. A session is one life of a stream's end: a broken and repaired connection keeps it, a restarted
-// worker has another.
+// Sender and receiver of a frame. A session is one life of a stream's end: a broken and repaired connection keeps it, a
+// restarted worker has another.
 struct FrameEnvelope {
   uint64_t job_hash = 0;
   uint64_t epoch = 0;
@@ -65,8 +65,8 @@ struct DataHeader {
   PayloadLayout layout;
 };
 
-// Chunks of one incomplete (or whole, but not yet next) message that have arrived: all below `first_missing`, and
-// first_missing + i where bit i of `words` is set. Nothing is said of chunks past the words.
+// Chunks that have arrived of one message that is incomplete (or whole, but not yet next): all below `first_missing`,
+// and first_missing + i where bit i of `words` is set. Chunks past the words are unknown.
 struct MessageState {
   uint64_t sequence = 0;
   uint32_t first_missing = 0;

@@ -69,7 +69,7 @@ absl::StatusOr<std::string> DeviceIp(const std::optional<Ipv4Network>& private_n
       return interface.address;
     }
     if (interface.name == wanted) {
-      // Peers are authenticated, but nothing on the way is kept from others.
+      // Peers are authenticated, but data travels in clear.
       return absl::FailedPreconditionError(fmt::format(
           "the network device '{}' ({}) is neither loopback nor in the network declared private, and what workers send "
           "is not encrypted: set UCX_NET_DEVICES to lo, or name its network as ucx.private_network of the agent",

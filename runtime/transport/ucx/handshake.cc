@@ -23,7 +23,7 @@ void Take(std::span<const std::byte>& bytes, Number& value) {
   bytes = bytes.subspan(sizeof value);
 }
 
-// What both ends sign, in the order of the wire.
+// Visits the fields that both ends sign, in the order of the wire.
 template <class Message, class Visit>
 void VisitFields(Message& message, Visit visit) {
   visit(message.job_hash);

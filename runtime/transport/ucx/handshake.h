@@ -1,4 +1,4 @@
-// How two workers convince each other that they belong to the same epoch of the same job, before a frame passes:
+// The handshake by which two workers prove that they belong to the same epoch of the same job, before a frame passes:
 //
 //   dialer    hello      job, epoch, ranks, the dialer's connection id
 //   listener  challenge  the listener's connection id, and its proof

@@ -1,8 +1,8 @@
-// When a connection that is up has been silent for so long that another should be tried beside it. TCP alone would take
-// as long again as an outage lasted, because its retransmission timer doubles; and a cut connection looks no different
-// from an idle one to the end that only listens. So the dialing end asks for a sign of life when it has heard nothing
-// for a while, and dials anew when none comes. The silent connection is kept: whichever is first to speak goes on.
-// Without thread, clock or I/O.
+// Decides when a connection that is up has been silent for so long that another should be tried beside it. TCP alone
+// would take as long again as an outage lasted, because its retransmission timer doubles; and to the end that only
+// listens, a cut connection looks like an idle one. So the dialing end asks for a sign of life when it has heard
+// nothing for a while, and dials anew when none comes. The silent connection is kept: whichever of the two speaks first
+// is used. Has no thread, clock or I/O.
 #pragma once
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 
 namespace geopipe {
 
-// Of one connection.
+// Watches one connection.
 class PathWatch {
  public:
   static constexpr int64_t kAskAfterNs = 400'000'000;
@@ -29,7 +29,7 @@ class PathWatch {
     return true;
   }
   bool Silent(int64_t now_ns, int64_t patience_ns) const { return now_ns - heard_ns_ >= patience_ns; }
-  // When TakeAsk or Silent changes next, later than `now_ns`, provided that TakeAsk was called.
+  // Time after `now_ns` at which TakeAsk or Silent changes next, provided that TakeAsk was called.
   int64_t NextTimeNs(int64_t now_ns, int64_t patience_ns) const {
     const int64_t ask_ns = ask_base_ns_ + kAskAfterNs;
     return Silent(now_ns, patience_ns) ? ask_ns : std::min(ask_ns, heard_ns_ + patience_ns);
@@ -40,7 +40,7 @@ class PathWatch {
   int64_t ask_base_ns_ = 0;  // last heard or asked
 };
 
-// How long the connections to one peer may be silent, and how attempts to replace them follow each other.
+// Decides how long the connections to one peer may be silent, and how soon attempts to replace them follow each other.
 class RedialPolicy {
  public:
   static constexpr int64_t kMinPatienceNs = 1'000'000'000;
@@ -49,20 +49,20 @@ class RedialPolicy {
   static constexpr int64_t kMinStaggerNs = 150'000'000;
   static constexpr int32_t kMaxAttempts = 7;  // at once
 
-  // At least as long as a handshake, which is several round trips.
+  // Time a connection may be silent: at least a handshake, which is several round trips.
   int64_t PatienceNs() const { return std::max(patience_ns_, PathWatch::kAskAfterNs + handshake_ns_); }
 
-  // Attempts are not waited for: after so long the next one begins beside them, since the kernel repeats a lost first
-  // packet only after a second. With kMaxAttempts at once each has time for two handshakes. `limit_ns`: as long as
-  // nobody knows how long a handshake takes.
+  // Time from one attempt to the next, which begins beside it: the kernel repeats a lost first packet only after a
+  // second. With kMaxAttempts at once each has time for two handshakes. `limit_ns`: used while the duration of a
+  // handshake is unknown.
   int64_t StaggerNs(int64_t limit_ns) const {
     return handshake_ns_ == 0 ? limit_ns : std::max(kMinStaggerNs, 2 * handshake_ns_ / kMaxAttempts);
   }
 
   void OnAttempt() { ++attempts_; }
 
-  // A connection came up after a handshake of `handshake_ns`. When it replaced a silent one at the first attempt, the
-  // path worked: it was slow, not cut, and what was on its way is sent twice. So patience grows.
+  // A connection came up after a handshake of `handshake_ns`. If it replaced a silent one at the first attempt, the
+  // path was slow rather than cut, and frames on their way are sent twice: so patience grows.
   void OnUp(int64_t now_ns, int64_t handshake_ns, bool replaced_silent) {
     handshake_ns_ = std::max<int64_t>(1, handshake_ns);
     if (replaced_silent) {

@@ -11,7 +11,7 @@ constexpr int64_t kDefaultMaxBytes = 212'992;
 constexpr int64_t kDefaultSendAutoMaxBytes = int64_t{4} << 20;
 constexpr int64_t kDefaultReceiveAutoMaxBytes = int64_t{6} << 20;
 constexpr int64_t kMinReceiveBytes = int64_t{1} << 20;
-// Over the product, so that acknowledgements may come late.
+// Margin over the bandwidth-delay product, so that acknowledgements may come late.
 constexpr double kSlack = 1.25;
 
 struct SocketBuffer {
@@ -19,7 +19,8 @@ struct SocketBuffer {
   int64_t window_bytes = 0;
 };
 
-// Half of what the kernel counts is its own bookkeeping; it doubles what is asked for to allow for that.
+// The window of a buffer that grows by itself: half, because the other half of what the kernel counts is its
+// bookkeeping. It doubles what is asked for to allow for that.
 int64_t AutoWindow(int64_t auto_max_bytes) { return auto_max_bytes / 2; }
 
 SocketBuffer PlanSend(int64_t need_bytes, const SocketLimits& limits) {

@@ -1,13 +1,12 @@
-// What one TCP connection can carry on a link, and what follows: a connection carries at most its window per round
-// trip, so socket buffers follow the bandwidth-delay product, and where the kernel's limits stop them several
-// connections share the path.
+// Plans the sockets of a link. A TCP connection carries at most its window per round trip, so socket buffers follow the
+// bandwidth-delay product; where the kernel's limits stop them, several connections share the path.
 #pragma once
 
 #include <cstdint>
 
 namespace geopipe {
 
-// Of this host, bytes.
+// Limits of this host, in bytes.
 struct SocketLimits {
   int64_t send_max_bytes = 0;          // net.core.wmem_max: what a socket may ask for
   int64_t receive_max_bytes = 0;       // net.core.rmem_max
@@ -24,12 +23,12 @@ struct SocketPlan {
 
 constexpr int32_t kMaxConnectionsOfPath = 8;
 
-// `max_in_flight_bytes`: all that the channels let be on its way in one direction. `bandwidth_bytes_per_s` 0 (not
-// known) or no latency: one connection, left to the kernel.
+// `max_in_flight_bytes`: most bytes that the channels let be on their way in one direction. `bandwidth_bytes_per_s` 0
+// (not known) or no latency: one connection, left to the kernel.
 SocketPlan PlanSockets(int64_t latency_ns, double bandwidth_bytes_per_s, int64_t max_in_flight_bytes,
                        const SocketLimits& limits);
 
-// From /proc/sys/net; Linux's defaults for what cannot be read.
+// Reads /proc/sys/net; Linux's defaults stand for what cannot be read.
 SocketLimits ReadSocketLimits();
 
 }  // namespace geopipe

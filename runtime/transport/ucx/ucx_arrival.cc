@@ -1,4 +1,4 @@
-// Active messages at their receiver. Everything on the progress thread.
+// Active messages at their receiver. Everything runs on the progress thread.
 #include <cstring>
 
 #include "runtime/base/clock.h"

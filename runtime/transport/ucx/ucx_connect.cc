@@ -1,5 +1,5 @@
-// Connections of the UCX carrier, from dialing to closing; which there should be is in ucx_path.cc. Everything on the
-// progress thread.
+// Connections of the UCX carrier, from dialing to closing; ucx_path.cc says which there should be. Everything runs on
+// the progress thread.
 #include <arpa/inet.h>
 #include <fmt/format.h>
 
@@ -29,7 +29,7 @@ constexpr int64_t kCloseLimitNs = 500'000'000;
 
 std::string_view IpOf(std::string_view address) { return address.substr(0, address.rfind(':')); }
 
-// Of the dialer; empty if UCX does not know.
+// The dialer's address; empty if UCX does not know it.
 std::string IpOf(ucp_conn_request_h request) {
   ucp_conn_request_attr_t attributes{};
   attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
@@ -43,8 +43,8 @@ std::string IpOf(ucp_conn_request_h request) {
   return text.data();
 }
 
-// UCX asserts that no request is left when a worker goes (openucx/ucx, issue 9323), and those of a peer that cannot be
-// reached never end. Nothing of theirs happens without progress, so they may stay.
+// Keeps the context and the worker for the life of the process. UCX asserts that no request is left when a worker goes
+// (openucx/ucx, issue 9323), and those of a peer that cannot be reached never end. Without progress they do nothing.
 void KeepForGood(UcpContext context, UcpWorker worker) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::pair<UcpContext, UcpWorker>>();
@@ -121,8 +121,8 @@ void UcxFrame::Dial(PeerId rank, Peer& peer, int64_t now_ns) {
   SendHandshake(connections_.at(id), HandshakeKind::kHello, {});
 }
 
-// Accepted connections that prove nothing give way to new ones, the oldest first: a peer needs its round trips, and who
-// only holds connections keeps none out.
+// Drops accepted connections that prove nothing when new ones come, the oldest first: a peer gets its round trips, and
+// strangers who only hold connections open keep no peer out.
 void UcxFrame::MakeRoomForStranger() {
   std::vector<std::pair<int64_t, uint64_t>> unproven;  // deadline and number
   for (const auto& [id, connection] : connections_) {
@@ -318,7 +318,8 @@ void UcxFrame::ProgressUntil(const Condition& over, int64_t limit_ns) {
 }
 
 void UcxFrame::CloseConnections() {
-  // What was handed over still leaves, the last acknowledgements with it. Whoever does not take it in time is cut off.
+  // Frames handed over still leave, the last acknowledgements with them. A peer that does not take them in time is cut
+  // off.
   ProgressUntil([this] { return departures_.empty(); }, kCloseLimitNs);
   for (const auto& [id, connection] : connections_) {
     const bool takes = connection.bytes_in_flight == 0;
@@ -328,7 +329,7 @@ void UcxFrame::CloseConnections() {
     CloseEndpoint(connection.endpoint, takes);
   }
   connections_.clear();
-  // By the sink's frames, which are of memory that may go after the session.
+  // Frames of the sink are waited for: their memory may go after the session.
   const auto holds_frame = [](const auto& entry) { return entry.second->done != nullptr; };
   ProgressUntil([&] { return closing_.empty() && std::ranges::none_of(departures_, holds_frame); }, kCloseLimitNs);
 }

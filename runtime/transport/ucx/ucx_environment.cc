@@ -31,7 +31,8 @@ std::string DescribeEnvironment() {
   return fmt::format("{}, {}", show("UCX_TLS"), show("UCX_NET_DEVICES"));
 }
 
-// UCX would write to stdout, where tables and JSON go. A broken connection is an error to UCX and our daily bread.
+// Logs UCX's line. UCX itself would write to stdout, where tables and JSON go, and as an error where a connection
+// broke, which is normal here.
 ucs_log_func_rc_t LogLine(const char* /*file*/, unsigned /*line*/, const char* /*function*/, ucs_log_level_t level,
                           const ucs_log_component_config_t* /*component*/, const char* format, va_list arguments) {
   std::array<char, 1024> text{};
@@ -69,7 +70,7 @@ absl::Status Configure(ucp_config_t* config, const UcpContextOptions& options) {
       // A frame in one segment is not assembled from pieces on arrival, which would copy it once more.
       {"TX_SEG_SIZE", "UCX_TCP_TX_SEG_SIZE", segment},
       {"RX_SEG_SIZE", "UCX_TCP_RX_SEG_SIZE", segment},
-      // Connecting must not hold up the progress thread: on a path that is cut it would for minutes.
+      // Connecting must not hold up the progress thread: on a path that is cut it would, for minutes.
       {"CONN_NB", "UCX_TCP_CONN_NB", "y"},
       {"SNDBUF", "UCX_TCP_SNDBUF", buffer(options.send_buffer_bytes)},
       {"RCVBUF", "UCX_TCP_RCVBUF", buffer(options.receive_buffer_bytes)},

@@ -1,4 +1,4 @@
-// UCX opened the way this product uses it, and where its log goes.
+// Opens UCX the way this product uses it, and sends its log to ours.
 #pragma once
 
 #include <absl/status/status.h>
@@ -35,7 +35,7 @@ struct UcpContextOptions {
 // runtime/base/log.h. Unavailable names UCX_TLS and UCX_NET_DEVICES.
 absl::StatusOr<UcpContext> OpenUcpContext(const UcpContextOptions& options);
 
-// A worker whose event descriptor can be waited for.
+// A worker whose event descriptor can be waited on.
 absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context);
 
 // "operation: UCX's word for the status".

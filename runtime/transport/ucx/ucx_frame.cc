@@ -26,10 +26,10 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kFarPayloadBytes = int64_t{64} * 1024;
-// Few enough frames, and short enough to be copied out of the cache while the next one arrives.
+// Within a site frames are few, yet short enough to be copied out of the cache while the next one arrives.
 constexpr int64_t kNearPayloadBytes = int64_t{256} * 1024;
 constexpr int64_t kMaxHeaderBytes = 4096;
-// A frame, the connection's number, and UCX's own headers.
+// Room for a frame, the connection's number, and UCX's own headers.
 constexpr int64_t kSegmentBytes = kNearPayloadBytes + kMaxHeaderBytes + 1024;
 constexpr int64_t kMaxBytesInFlight = int64_t{1024} * 1024;
 constexpr int kMaxProgressRounds = 64;  // before the sink has its turn again
@@ -224,7 +224,8 @@ int64_t UcxFrame::thread_cpu_ns() const {
 }
 
 void UcxFrame::Wake() {
-  // The progress thread says that it falls asleep before it looks whether it is wanted: one of the two sees the other.
+  // The progress thread says that it falls asleep before it looks whether it is wanted, so one of the two sees the
+  // other.
   wanted_.store(true);
   if (asleep_.load()) {
     const uint64_t one = 1;
@@ -329,7 +330,7 @@ void UcxFrame::CloseSession() {
   CloseConnections();
   for (const auto& [raw, departure] : departures_) {
     if (departure->done != nullptr) {
-      // Its payload may still be read, so it must never go.
+      // UCX may still read its payload, so that must never be freed.
       static auto* const kept = new std::vector<std::function<void()>>();
       kept->push_back(std::exchange(departure->done, nullptr));
       LogError("rank {}: a frame of epoch {} did not leave; its memory is not used again", session_.rank,
@@ -401,7 +402,7 @@ void UcxFrame::Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::uniqu
   param.flags = flags | UCP_AM_SEND_FLAG_EAGER;
   const ucs_status_ptr_t request =
       ucp_am_send_nbx(endpoint, id, raw->header.data(), raw->header.size(), payload.data(), payload.size(), &param);
-  // Sent at once, or failed at once (UCX reports the endpoint's error by itself): there will be no callback.
+  // No callback comes: it was sent at once, or failed at once (UCX reports the endpoint's error by itself).
   if (!UCS_PTR_IS_PTR(request)) {
     Complete(raw);
   }

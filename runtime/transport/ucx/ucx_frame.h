@@ -82,12 +82,12 @@ class UcxFrame final : public FrameCarrier {
   // --- A session, from one thread: OpenSession, Start, Connect, EndSession; then the next one.
   // Errors: those of the layer; then there is no session. REQUIRES: none is open.
   absl::Status OpenSession(UcxSessionOptions session);
-  // What the sink sends through: the session's layer, or this.
+  // The carrier that the sink sends through: the session's layer, or this.
   FrameCarrier& carrier() { return layer_ == nullptr ? static_cast<FrameCarrier&>(*this) : *layer_; }
-  // From here on the sink is called. Once.
+  // Starts to call the sink. Once per session.
   void Start(FrameSink* sink);
-  // From here on peers are dialed (those of higher ranks) and admitted (those of lower ranks), and no others.
-  // InvalidArgument if an address of a peer to dial cannot be read. Any thread; once.
+  // Starts to dial the peers of higher ranks and to admit those of lower ranks; no others. InvalidArgument if an
+  // address of a peer to dial cannot be read. Any thread; once per session.
   absl::Status Connect(const std::map<PeerId, std::string>& addresses, const std::string& secret);
   // Sends off what was handed over, says goodbye to the peers and closes the connections with them; the sink is not
   // called any more. Every frame is `done`, unless UCX holds it for longer than about a second, which bounds this
@@ -95,15 +95,15 @@ class UcxFrame final : public FrameCarrier {
   // session.
   void EndSession();
 
-  // As EndSession, and ends the thread; every frame is `done`. There is no further session.
+  // Does as EndSession and ends the thread; every frame is `done`. There is no further session.
   void Stop();
 
-  // Breaks the connection to a peer, which is then re-established as after any failure: for tests.
+  // Breaks the connection to a peer, which is then re-established as after any failure. For tests.
   void Break(PeerId peer);
 
   // Peers, connections and frames refused.
   int64_t refused() const { return refused_.load(); }
-  // Why the last connection to each peer ended or was not made.
+  // The reason why the last connection to the peer ended or was not made.
   std::string LastTrouble(PeerId peer) const;
   // Processor time of the progress thread since it began.
   int64_t thread_cpu_ns() const;
@@ -171,8 +171,8 @@ class UcxFrame final : public FrameCarrier {
   void CloseSession();
   void Depart(ucp_ep_h endpoint, unsigned id, uint32_t flags, std::unique_ptr<Departure> departure,
               std::span<const std::byte> payload);
-  // Of the connections that are up; among equals the one that has rested longest, so that all windows grow alike. 0:
-  // none is.
+  // The connection that is up with the fewest bytes in flight; among equals the one that has rested longest, so that
+  // all windows grow alike. 0: no connection is up.
   uint64_t LeastLoaded(const Peer& peer) const;
   void Complete(Departure* departure);
   static void OnSent(void* request, ucs_status_t status, void* user);
@@ -184,16 +184,16 @@ class UcxFrame final : public FrameCarrier {
   static ucs_status_t OnHandshakeMessage(void* self, const void* header, size_t header_bytes, void* data, size_t bytes,
                                          const ucp_am_recv_param_t* param);
 
-  // ucx_path.cc: what connections there should be.
+  // ucx_path.cc: which connections there should be.
   void KeepConnections(int64_t now_ns);
   void KeepPath(PeerId rank, Peer& peer, int64_t now_ns);
   bool Silent(const Peer& peer, int64_t now_ns) const;
   bool WantsConnection(PeerId rank, const Peer& peer, int64_t now_ns) const;
   int64_t NextConnectionTimeNs(int64_t now_ns) const;
   void ComeUp(uint64_t id);
-  // Closes the connection; when it was up, its path is broken: the peer is told down, and dialed again.
+  // Closes the connection. If it was up, its path is broken: the sink is told, and the peer is dialed again.
   void Drop(uint64_t id, const absl::Status& why);
-  // Of an attempt. A refusal stays until a path was up: it explains the attempts that break after it.
+  // Notes why an attempt failed. A refusal stays until a path was up: it explains the attempts that break after it.
   void NoteTrouble(PeerId rank, const absl::Status& why);
   void BreakPath(PeerId rank, Peer& peer, const absl::Status& why);
   void Redial(Peer& peer, int64_t now_ns);
@@ -225,7 +225,7 @@ class UcxFrame final : public FrameCarrier {
 
   const UcxFrameOptions options_;
   std::string address_;
-  // Of the session. Written while none is started; then read by any thread.
+  // The session's. Written while none is started; then read by any thread.
   UcxSessionOptions session_;
   std::unique_ptr<FrameLayer> layer_;  // may be null
   bool open_ = false;                  // a session; the thread that opens and ends sessions

@@ -1,5 +1,5 @@
-// Which connections of the UCX carrier there should be: dialing, dialing beside a silent one, coming up, breaking.
-// Everything on the progress thread.
+// Decides which connections of the UCX carrier there should be: dialing, dialing beside a silent one, coming up,
+// breaking. Everything runs on the progress thread.
 #include <algorithm>
 
 #include "runtime/base/backoff.h"
@@ -157,7 +157,7 @@ void UcxFrame::Drop(uint64_t id, const absl::Status& why) {
     BreakPath(rank, peer->second, why);
     return;
   }
-  // What a refused peer was told must still reach it.
+  // The refusal must still reach the peer.
   CloseEndpoint(found->second.endpoint, why.code() == absl::StatusCode::kPermissionDenied);
   connections_.erase(found);
   if (peer == peers_.end()) {
@@ -167,7 +167,7 @@ void UcxFrame::Drop(uint64_t id, const absl::Status& why) {
   if (absl::IsCancelled(why)) {
     return;
   }
-  // An attempt that was not answered does not put off the next, which may have begun already.
+  // An attempt that was not answered does not delay the next, which may have begun already.
   if (dialed && (!absl::IsDeadlineExceeded(why) || peer->second.dialing.empty())) {
     Redial(peer->second, Clock::Real().NowNs());
   }

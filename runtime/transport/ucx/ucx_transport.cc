@@ -18,11 +18,11 @@
 namespace geopipe {
 namespace {
 
-// Several connections of a path deliver in any order, each as full as its buffers; they lose nothing without breaking,
-// which is noticed by itself.
+// Time by which connections of one path may overtake each other: each may have full buffers. They lose nothing without
+// breaking, which is noticed by itself.
 constexpr int64_t kReorderingNs = 2'000'000'000;
 
-// What the slots of the channels to or from the peer hold, in the direction that holds more.
+// Bytes that the slots of the channels to or from the peer hold, in the direction that holds more.
 int64_t MaxInFlight(const UcxTransportOptions& options, PeerId peer) {
   int64_t out_bytes = 0;
   int64_t in_bytes = 0;
@@ -33,7 +33,7 @@ int64_t MaxInFlight(const UcxTransportOptions& options, PeerId peer) {
   return std::max(out_bytes, in_bytes);
 }
 
-// One setting of socket buffers serves all connections: that of the largest product.
+// Sizes the socket buffers for the link with the largest product: one setting serves all connections.
 void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame, UcxSessionOptions& session) {
   const SocketLimits limits = ReadSocketLimits();
   for (const PeerLink& link : options.links) {
@@ -50,11 +50,11 @@ void SizeSockets(const UcxTransportOptions& options, UcxFrameOptions& frame, Ucx
 
 class UcxTransportImpl final : public UcxTransport {
  public:
-  // `own`: the frame, where it is this transport's alone; else null.
+  // `own`: the frame if it belongs to this transport alone; else null.
   UcxTransportImpl(UcxTransportOptions options, UcxFrame& frame, std::unique_ptr<UcxFrame> own)
       : options_(std::move(options)), own_(std::move(own)), frame_(&frame), refused_before_(frame.refused()) {}
 
-  // What the progress thread calls goes after the session.
+  // The progress thread calls members of this, so the session ends first.
   ~UcxTransportImpl() override {
     if (own_ != nullptr) {
       own_->Stop();

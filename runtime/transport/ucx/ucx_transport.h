@@ -1,4 +1,4 @@
-// The message transport between worker processes: reliable streams over UCX active messages. One progress thread that
+// The message transport between worker processes: reliable streams over UCX active messages. Its one progress thread
 // sleeps in epoll.
 #pragma once
 
@@ -19,7 +19,7 @@
 
 namespace geopipe {
 
-// The known figures of the path to a peer of another site: socket buffers and connections are sized by it.
+// Known figures of the path to a peer of another site: socket buffers and connections are sized by them.
 struct PeerLink {
   PeerId peer_rank = 0;
   int64_t latency_ns = 0;            // one way
@@ -62,8 +62,8 @@ struct TransportStats {
 class UcxFrame;
 class UcxTransport;
 
-// The end of a process on the data plane: its listener, UCX worker and progress thread, which live as long as it. It
-// carries one transport after the other, each a session of one rank in one epoch.
+// A process's end of the data plane: its listener, UCX worker and progress thread live as long as it. It carries one
+// transport after the other, each a session of one rank in one epoch.
 class UcxEndpoint {
  public:
   // `limits` and `on_thread` as UcxTransportOptions'. Opens nothing yet.
@@ -72,9 +72,9 @@ class UcxEndpoint {
   UcxEndpoint& operator=(const UcxEndpoint&) = delete;
   ~UcxEndpoint();
 
-  // The next transport; `limits` and `on_thread` of the options are not read. The first one opens UCX: socket buffers
-  // are sized by its links, and later ones keep them. Errors: UcxTransport::Create's. REQUIRES: the transport before is
-  // gone. One thread. The endpoint outlives its transports.
+  // The next transport; ignores `limits` and `on_thread` of the options. The first one opens UCX and sizes the socket
+  // buffers by its links; later ones use these buffers. Errors: UcxTransport::Create's. REQUIRES: the transport before
+  // is gone. One thread. The endpoint outlives its transports.
   absl::StatusOr<std::unique_ptr<UcxTransport>> Open(UcxTransportOptions options);
 
  private:
