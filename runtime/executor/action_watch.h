@@ -1,5 +1,5 @@
-// The compute action that a rank's executor is at, for whoever looks after the worker: a rank that computes for too
-// long is stuck; one that waits for messages is held up by another.
+// The compute action that a rank's executor is running, for the worker's supervisor: a rank that computes for too long
+// is stuck; one that waits for messages is held up by another.
 #pragma once
 
 #include <atomic>
@@ -11,7 +11,7 @@
 
 namespace geopipe {
 
-// Written by the executor's thread, read by any.
+// Thread-safe for one writer, the executor's thread, and any number of readers.
 class ActionWatch {
  public:
   struct UnderWay {
@@ -41,8 +41,8 @@ class ActionWatch {
     ActionWatch* watch_;
   };
 
-  // While the scope lives, the action under way waits for other ranks: it is not, and begins anew. Nothing where none
-  // is.
+  // Suspends the action under way, if any, while the scope lives, because it waits for other ranks; its time then
+  // begins anew.
   class Break {
    public:
     Break(ActionWatch& watch, const Clock& clock)
@@ -66,7 +66,7 @@ class ActionWatch {
     const bool under_way_;
   };
 
-  // nullopt: none is, or it changes just now.
+  // The action under way; nullopt: none is, or it is just changing.
   std::optional<UnderWay> Now() const {
     const uint64_t turn = turns_.load();
     const UnderWay now{.action = Unpack(action_), .since_ns = since_ns_};

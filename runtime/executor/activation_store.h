@@ -1,5 +1,5 @@
-// What waits between two actions of one rank: inputs that were received or made by another of its stages, and results
-// on their way out.
+// Tensors that wait between two actions of one rank: inputs that were received or made by another of its stages, and
+// results to be sent.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ size_t MaxWaiting(const Schedule& lowered, int32_t pipeline_rank);
 // Tensors by the action that will take them (B and I are one). Executor thread only.
 class ActivationStore {
  public:
-  // More than `capacity` tensors at once are a bug: the schedule says how many there can be.
+  // `capacity`: greatest number of tensors at once, by the schedule; more are a bug.
   explicit ActivationStore(size_t capacity) : capacity_(capacity) {}
 
   // REQUIRES: nothing waits for `taker` yet.

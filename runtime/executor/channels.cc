@@ -15,11 +15,11 @@
 namespace geopipe {
 namespace {
 
-// A rank leaves an iteration only when the others have done their part of it, so messages of more than two iterations
-// never wait together.
+// Iterations to follow. A rank leaves an iteration only when the others have done their part of it, so messages of more
+// than two iterations never wait together.
 constexpr int kIterations = 2;
 
-// What a SEND or RECV moves, and over which boundary.
+// Kind and boundary of the message that a SEND or RECV moves.
 using Way = std::pair<MessageKind, int32_t>;
 
 Way WayOf(const Action& action) {
@@ -35,8 +35,8 @@ Way WayOf(const Action& action) {
   }
 }
 
-// Runs all lists, each rank as far as its inputs allow, and follows what every rank can know about how many messages of
-// one channel its receiver has taken: knowledge travels with every message.
+// Runs all lists, each rank as far as its inputs allow, and tracks how many messages of one channel each rank can know
+// to have been taken by their receiver: knowledge travels with every message.
 class KnowledgeRun {
  public:
   KnowledgeRun(const Schedule& schedule, const Way& way)
@@ -128,7 +128,7 @@ ChannelId GradientChannel(const PipelineShape& shape, std::span<const PeerId> pi
 
 ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t element_bytes, bool norms) {
   ChannelSizes sizes;
-  // Every tensor rank sends its slice.
+  // Each tensor rank sends its slice.
   const int64_t tensor = plan.grid.tensor;
   const int64_t boundary_bytes =
       plan.micro_batch_size * plan.sequence_length * model.hidden_size / tensor * element_bytes;
@@ -143,7 +143,7 @@ ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t eleme
     std::ranges::transform(terms, std::back_inserter(sizes.norm_bytes), NormMessageBytes);
   }
   if (model.tie_word_embeddings && plan.stages.size() > 1) {
-    // What the rank updates of it.
+    // The exchange covers the part of the embedding that the rank updates.
     const BucketShare share = ShareOfBucket(BucketKind::kEmbedding, model.vocab_size * model.hidden_size / tensor,
                                             plan.grid.data, plan.zero_stage);
     sizes.tied_gradient_bytes = share.shard * kGradientBytes;
@@ -170,8 +170,8 @@ std::vector<ChannelSpec> ChannelsOf(const Schedule& lowered, int32_t pipeline_ra
       }
     }
   }
-  // A rank sends its next terms (its next tied gradient) only when it has taken those that the receiver sent after
-  // taking the last ones; two slots let the next arrive while the last is looked at.
+  // Two slots suffice: a rank sends its next terms (its next tied gradient) only after it took those that the receiver
+  // sent after taking the last ones, so one message can arrive while the last is being read.
   constexpr int32_t kSlotsPerIteration = 2;
   const auto add_both_ways = [&](MessageKind kind, int32_t other, int64_t own_bytes, int64_t other_bytes) {
     channels.push_back({{kind, 0, own, pipeline[other]}, own_bytes, kSlotsPerIteration});

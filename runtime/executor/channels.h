@@ -22,16 +22,16 @@ struct ChannelSizes {
   friend bool operator==(const ChannelSizes&, const ChannelSizes&) = default;
 };
 
-// Of a plan that trains `model`. `norms`: gradients are clipped, so norm terms are exchanged.
-// `element_bytes` of activations and their gradients.
+// Sizes of a plan that trains `model`. `norms`: gradients are clipped, so norm terms are exchanged. `element_bytes`: of
+// activations and their gradients.
 ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t element_bytes, bool norms);
 
 // Largest number of messages that the channel of `kind` (activation, gradient) at `boundary` can hold, sent and not yet
 // taken, whatever the timing of devices and links: over all sends, the messages sent so far less those that the
-// receiver must have taken before, because the send depends on something the receiver did after taking them. So many
-// slots never throttle the schedule, and one fewer can. (Boundary p of 1F1B with ΔN: min(m, P - p + advance(p)) either
-// way, the micro-batches in flight on stage p, for nothing that the receiver does holds stage p's warm-up back. gpipe:
-// all m.) REQUIRES: `lowered` passes Validate; the boundary is between two pipeline ranks.
+// receiver must have taken before, because the send depends on something the receiver did after taking them. With that
+// many slots the channel never throttles the schedule; with one fewer it can. (Boundary p of 1F1B with ΔN: min(m, P - p
+// + advance(p)) either way, the micro-batches in flight on stage p, since nothing that the receiver does holds stage
+// p's warm-up back. gpipe: all m.) REQUIRES: `lowered` passes Validate; the boundary is between two pipeline ranks.
 int32_t SlotsNeeded(const Schedule& lowered, MessageKind kind, int32_t boundary);
 
 // Every channel that begins or ends at `pipeline_rank`: activations and gradients of its boundaries to other ranks,

@@ -23,8 +23,7 @@ absl::Status At(int64_t iteration, const std::string& where, const absl::Status&
                       fmt::format("iteration {}, {}: {}", iteration, where, std::string(status.message())));
 }
 
-// The action that takes the result of `action` on the same rank, when the neighbouring stage is there, or else the SEND
-// that takes it away.
+// The action that takes the result of `action`: on this rank if it has the next stage too, else the SEND.
 Action TakerOfForward(const Action& action, bool next_is_here) {
   return next_is_here ? Action{action.stage + 1, ActionKind::kForward, action.micro_batch}
                       : Action{action.stage, ActionKind::kSendForward, action.micro_batch};
@@ -35,7 +34,7 @@ Action TakerOfBackward(const Action& action, bool previous_is_here) {
                           : Action{action.stage, ActionKind::kSendBackward, action.micro_batch};
 }
 
-// What is not finite is an error of the stage where it begins, not of those that it spreads to.
+// Reports a value that is not finite at the stage where it arose, not at those it spread to.
 absl::Status CheckFinite(int32_t stage, const IterationScalars& scalars) {
   if (scalars.not_finite.has_value()) {
     return absl::OutOfRangeError(
@@ -86,7 +85,7 @@ absl::Status Executor::Run() {
   if (!status.ok() && options_.on_failure) {
     options_.on_failure();
   }
-  // What is still under way hands its results over to the transport.
+  // Work still under way hands its results to the transport, so it must end first.
   Device& device = allocator_.device();
   const absl::Status idle = device.Wait(device.Record());
   if (idle.ok()) {

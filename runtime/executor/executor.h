@@ -1,7 +1,7 @@
-// Runs one rank's list of a lowered schedule, iteration after iteration: compute actions are called in list order, each
-// as soon as its input has arrived, and the transport sends their results when they are ready, whichever thread that is
-// on. Receives are posted ahead and sends do not wait, so the thread waits only for inputs and, in blocking mode, for
-// acknowledgements, all of which are the transport's; for the device it waits once, when an iteration ends.
+// Runs one rank's list of a lowered schedule, iteration after iteration. Compute actions are called in list order, each
+// as soon as its input has arrived; the transport sends their results when they are ready, on whichever thread
+// completes them. Receives are posted ahead and sends do not wait, so the thread waits only for inputs and, in blocking
+// mode, for acknowledgements, both of which are the transport's; for the device it waits once, when an iteration ends.
 #pragma once
 
 #include <absl/status/status.h>
@@ -63,8 +63,8 @@ class Executor {
   // Runs all iterations, or those that `on_begin` lets begin. To interrupt it from another thread, set `stop` and call
   // the transport's Fail. Errors name iteration, action and rank: Cancelled (stop), DeadlineExceeded (a peer or link is
   // stuck: channel and micro-batch), OutOfRange (loss or gradient norm is not finite), and those of engine and
-  // transport. What was finished before an error is reported; the iteration under way is abandoned, and the engines are
-  // as they were before next_iteration(), unless the error is an engine's own. Call once.
+  // transport. Iterations finished before an error are reported; the iteration under way is abandoned, and the engines
+  // are as they were before next_iteration(), unless the error is an engine's own. Call once.
   absl::Status Run();
 
   // The first iteration whose weights are not updated.
@@ -84,7 +84,7 @@ class Executor {
   absl::Status EndIteration(int64_t iteration);
   void Report(int64_t end_ns);
 
-  // What the action computes on; empty at the pipeline's ends. Not ready before the device may go on.
+  // The input of the action; empty at the pipeline's ends. It is not ready before the device may go on.
   Timed<Tensor> TakeInput(const Action& action, bool at_end);
   bool HasStage(int32_t stage) const { return options_.schedule.shape.placement[stage] == options_.pipeline_rank; }
   PeerId rank() const { return options_.pipeline[options_.pipeline_rank]; }

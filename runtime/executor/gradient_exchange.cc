@@ -17,7 +17,8 @@
 namespace geopipe {
 namespace {
 
-// The backward pass runs from the last rank to the first, and what is not finite spreads with it.
+// Names the first tensor whose gradient is not finite. Such values spread with the backward pass, which runs from the
+// last rank to the first.
 absl::Status NotFinite(double norm, std::span<const PeerId> pipeline,
                        const std::vector<std::vector<NormTerm>>& terms_of) {
   std::string first;

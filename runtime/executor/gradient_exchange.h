@@ -1,5 +1,5 @@
-// What the ranks of a pipeline tell each other at the end of an iteration: the two uses of a tied embedding, and the
-// terms of the gradient norm. Each goes straight from rank to rank: one crossing latency, no gather and broadcast.
+// Exchanges, among the ranks of a pipeline at the end of an iteration, the gradients of a tied embedding's two uses and
+// the terms of the gradient norm. Each goes straight from rank to rank: one crossing latency, no gather and broadcast.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -25,19 +25,20 @@ class GradientExchange {
                    const std::vector<StageEngine*>& engines, MessageTransport& transport, Allocator& allocator,
                    Clock& clock, int64_t progress_deadline_ns);
 
-  // Where the first or the last stage has a tied accumulator to share: sends it to the other end and adds the other's.
+  // Sends the tied accumulator of the first or last stage to the other end and adds the other's. Does nothing on other
+  // stages, or where no embedding is tied.
   absl::Status ExchangeTied(int64_t iteration);
 
   // Sends this rank's `own` norm terms to all others, waits for theirs and returns the global norm, the same bits on
-  // every rank; nullopt when no rank has terms. OutOfRange when it is not finite: names the tensor
-  // whose gradient was the first not to be, and its rank.
+  // every rank; nullopt when no rank has terms. OutOfRange when the norm is not finite: names the tensor whose gradient
+  // was the first not to be finite, and its rank.
   absl::StatusOr<std::optional<double>> ExchangeNorm(int64_t iteration, std::vector<NormTerm> own);
 
-  // Something was waited for.
+  // True when the exchange had to wait for a message.
   bool waited() const { return waited_; }
 
  private:
-  // Between the ranks of two pipeline ranks.
+  // Sends or receives between this rank and the one of pipeline rank `to` or `from`.
   absl::Status Send(MessageKind kind, int32_t to, const MessageTag& tag, Timed<Tensor> message);
   absl::StatusOr<Tensor> Receive(MessageKind kind, int32_t from, const MessageTag& tag);
 

@@ -5,7 +5,7 @@
 namespace geopipe {
 
 void InterruptibleClock::SleepUntilNs(int64_t monotonic_ns) {
-  // libstdc++'s steady_clock is CLOCK_MONOTONIC, and waits on it without converting to wall-clock time.
+  // libstdc++'s steady_clock is CLOCK_MONOTONIC, and the wait does not convert it to wall-clock time.
   const std::chrono::steady_clock::time_point until{std::chrono::nanoseconds(monotonic_ns)};
   std::unique_lock lock(mutex_);
   interrupted_condition_.wait_until(lock, until, [this] { return interrupted_; });

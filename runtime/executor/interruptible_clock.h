@@ -21,7 +21,7 @@ class InterruptibleClock final : public Clock {
 
   // Wakes all sleepers; later sleeps return at once, until Resume.
   void Interrupt();
-  // Sleeps last again.
+  // Lets sleeps last again.
   void Resume();
 
  private:

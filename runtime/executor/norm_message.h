@@ -19,7 +19,7 @@ int64_t NormMessageBytes(const std::vector<NormTerm>& terms);
 // A tensor of dtype int32 and category transport. Errors are the allocator's.
 absl::StatusOr<Tensor> EncodeNormTerms(const std::vector<NormTerm>& terms, Allocator& allocator);
 
-// DataLoss when the message is not one of norm terms.
+// Decodes a message of norm terms; DataLoss when it is not one.
 absl::StatusOr<std::vector<NormTerm>> DecodeNormTerms(const Tensor& message);
 
 // The global norm: square root of the sum over all stages' terms, added in fp64 in byte order of their HF names, so

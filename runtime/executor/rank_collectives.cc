@@ -65,7 +65,7 @@ absl::StatusOr<std::unique_ptr<RankCollectives>> RankCollectives::Join(const Ran
   if (options.watch != nullptr) {
     collectives->watch_ = std::make_unique<Watch>(*options.watch, *options.clock);
   }
-  // In one order on all ranks: who waits for another here has come through all that the other still waits for.
+  // All ranks join their groups in one order, so that no rank waits for one that waits for it in another group.
   for (const RankGrouping::Group& group : grouping.groups_) {
     const CommunicatorOptions communicator{.rank = group.own,
                                            .size = static_cast<int32_t>(group.ranks.size()),

@@ -1,5 +1,5 @@
-// The groups of ranks that one rank divides its stages with, in one epoch: in shared memory where all of a group are on
-// one node, else over the transport.
+// The groups of ranks with which one rank divides its stages in one epoch: they use shared memory where all of a group
+// are on one node, else the transport.
 #pragma once
 
 #include <absl/status/status.h>
@@ -24,12 +24,12 @@
 
 namespace geopipe {
 
-// Which groups a rank of a plan is in, of more than itself.
+// The groups of more than one rank that a rank of a plan is in.
 class RankGrouping {
  public:
   RankGrouping(const Plan& plan, const ModelSpec& model, int32_t rank);
 
-  // What the transport has to have for those that are on several nodes.
+  // Channels of the transport for the groups that span nodes.
   std::vector<ChannelSpec> Channels() const;
 
  private:
@@ -58,20 +58,20 @@ class RankCollectives {
     const StopEvent* stop = &StopEvent::Never();  // ends joining: Cancelled
   };
 
-  // Returns when all ranks of the groups have come together. What is handed over outlives the collectives. Errors:
-  // those of MakeSharedMemoryCommunicator and MakeMessageCommunicator.
+  // Returns when all ranks of the groups have come together. The references outlive the collectives. Errors: those of
+  // MakeSharedMemoryCommunicator and MakeMessageCommunicator.
   static absl::StatusOr<std::unique_ptr<RankCollectives>> Join(const RankGrouping& grouping, const Options& options,
                                                                MessageTransport& transport);
 
   RankGroups groups() const;
-  // Waits until all ranks of the groups have come to their end: what a rank leaves, no other still needs. Nothing where
-  // they have failed.
+  // Waits until all ranks of the groups have reached this call, so that no rank leaves while another still needs it.
+  // Does nothing for groups that have failed.
   void Finish();
   // Any thread.
   void Abort(const absl::Status& why);
 
  private:
-  // Waits of the executor's thread, which is not stuck meanwhile.
+  // Suspends the executor's action while its thread waits for other ranks: it is not stuck.
   class Watch final : public WaitWatch {
    public:
     Watch(ActionWatch& watch, const Clock& clock) : watch_(watch), clock_(clock) {}

@@ -10,9 +10,9 @@
 
 namespace geopipe {
 
-// Of a compute action: when the device began it, and when it was done. Of a SEND: from when the payload was ready until
-// the device could go on (in blocking mode, the acknowledgement). Of a RECV: from the message's arrival until the
-// executor took it.
+// One action's times. A compute action: when the device began it and when it was done. A SEND: from when the payload
+// was ready until the device could go on (in blocking mode, the acknowledgement). A RECV: from the message's arrival
+// until the executor took it.
 struct ActionRecord {
   Action action;
   int64_t start_ns = 0;  // since the iteration's first compute action began; a first message arrived before it
@@ -23,13 +23,13 @@ struct ActionRecord {
 
 class StepRecorder {
  public:
-  // The next iteration, of at most `actions` actions.
+  // Begins the next iteration, of at most `actions` actions.
   void Begin(size_t actions);
   void Record(const Action& action, const Completion& work);  // a compute action
-  // A SEND or RECV of a message that is ready when `message` is; it is over then, or at `until_ns` if that is later.
+  // Records a SEND or RECV, whose message is ready when `message` is; it ends then, or at `until_ns` if that is later.
   void RecordMessage(const Action& action, const Completion& message, int64_t until_ns);
 
-  // When the first compute action began, monotonic; nullopt: none is known to have.
+  // Time at which the first compute action began, monotonic; nullopt: none is known to have begun.
   std::optional<int64_t> begun_ns() const;
 
   struct Timings {
@@ -37,7 +37,7 @@ class StepRecorder {
     int64_t busy_ns = 0;   // sum over the compute actions
     std::vector<ActionRecord> actions;
   };
-  // What was recorded since Begin, in order; nullopt if no compute action was. REQUIRES: all of it is over.
+  // The actions recorded since Begin, in order; nullopt if none was a compute action. REQUIRES: all of them are over.
   std::optional<Timings> Take() const;
 
  private:

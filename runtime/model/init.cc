@@ -50,7 +50,7 @@ std::pair<double, double> SmallCosSin(double x) {
   return {cosine + 1, (sine + 1) * x};
 }
 
-// cos and sin of 2 pi turn, 0 <= turn < 1, from the eighth of a turn they are in.
+// cos and sin of 2 pi turn, 0 <= turn < 1, from the eighth of a turn in which it lies.
 std::pair<double, double> CosSin(double turn) {
   const int quarter = static_cast<int>(turn * 4);
   const double rest = turn * 4 - quarter;  // exact

@@ -228,7 +228,7 @@ absl::Status ParameterSet::ShareStates(int32_t giver, bool receives) {
   for (const Bucket& bucket : buckets_) {
     const auto share = [&](const StateRun& run) -> absl::Status {
       for (const Tensor* const states : {&run.master, &run.first_moment, &run.second_moment}) {
-        // Who needs nothing takes it where gradients will be.
+        // A replica that needs no states receives them where gradients will be.
         const Tensor& memory = receives || gives ? *states : bucket.gradients;
         for (int64_t done = 0; done < run.count; done += kElementsAtATime) {
           const Tensor part = memory.Part(done, {std::min(kElementsAtATime, run.count - done)});
@@ -246,7 +246,7 @@ absl::Status ParameterSet::ShareStates(int32_t giver, bool receives) {
   return absl::OkStatus();
 }
 
-// Enqueues that `whole` becomes whole from what each replica has updated.
+// Enqueues the gathering of `whole` from the parts that the replicas have updated.
 absl::Status ParameterSet::Gather(Bucket& bucket, const Tensor& whole) {
   const bool in_place = whole.address() == bucket.values.address();
   const Tensor own =
@@ -344,7 +344,7 @@ absl::Status ParameterSet::EndGradients(size_t index, bool last, Accumulator whi
     return absl::OkStatus();
   }
   which == Accumulator::kOwn ? DropViews(bucket, &Parameter::gradient) : void(tied_head_gradient_ = Tensor());
-  // Shared because functions are copied.
+  // The tensor is shared because std::function copies its captures.
   room->leave = [this, done, &accumulator, own = std::make_shared<const Tensor>(std::move(own))]() -> absl::Status {
     GP_RETURN_IF_ERROR(groups_.data->Join(done));
     return backend_->Axpy(1.0, *own, accumulator);
@@ -384,7 +384,7 @@ absl::Status ParameterSet::FinishGradients() {
   return absl::OkStatus();
 }
 
-// The replica's run.
+// The run of a bucket that this replica updates.
 Tensor ParameterSet::ShareOf(const Bucket& bucket, const Tensor& whole_or_share) const {
   const bool whole = whole_or_share.elements() > bucket.share.shard;
   return whole_or_share.Part(whole ? OwnOffset(bucket) : 0, {bucket.share.shard});
@@ -396,7 +396,8 @@ Tensor ParameterSet::GradientShare(size_t bucket) const {
 
 absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
   for (const Bucket& bucket : buckets_) {
-    // Replicas that have all of it count runs of it, too, so that the sum is made alike.
+    // Replicas that hold a whole bucket count a run of it each, too, so that the sum is formed alike for every ZeRO
+    // stage.
     const bool counts_whole = bucket.kind == BucketKind::kNorms || sharding_.data == 1;
     const int64_t run = counts_whole ? bucket.elements : (bucket.elements + sharding_.data - 1) / sharding_.data;
     const int64_t own = counts_whole ? 0 : run * sharding_.data_rank;
@@ -439,7 +440,7 @@ absl::Status ParameterSet::ForEachRun(const Bucket& bucket, RunUse how,
   const StateRoom& room = rooms_->states;
   for (int64_t first = 0; first < states; first += room.max_elements()) {
     const int64_t count = std::min(room.max_elements(), states - first);
-    // The device has no other copy of fp32 weights: they compute.
+    // fp32 weights have no separate master: the values on the device that compute are the master.
     const bool has_master = !bucket.masters.empty();
     const StateRun run{.first = first,
                        .count = count,

@@ -37,8 +37,8 @@ struct ParameterSharding {
   friend bool operator==(const ParameterSharding&, const ParameterSharding&) = default;
 };
 
-// What the rank updates of each tensor of a bucket, in the bucket's order; pieces without elements where other replicas
-// update all of it.
+// The pieces of a bucket's tensors that the rank updates, in the bucket's order; pieces without elements where other
+// replicas update the whole tensor.
 std::vector<TensorPiece> PiecesOf(const ParameterBucket& bucket, const ParameterSharding& sharding);
 
 struct Parameter {
@@ -46,8 +46,8 @@ struct Parameter {
   // This tensor rank's part, for kernels; empty while a bucket is divided (ZeRO 3; gradients: 2 and 3).
   Tensor value;
   Tensor gradient;
-  // What this rank updates: fp32 weights and AdamW's moments of a piece of the part, in the part's shape where it is
-  // all of it. Empty where other replicas update all of it.
+  // The piece of the part that this rank updates, with its fp32 weights and AdamW's moments, in the part's shape if the
+  // piece is all of it. Empty where other replicas update all of it.
   TensorPiece piece;
   Tensor master;
   Tensor first_moment;
@@ -60,10 +60,9 @@ struct Parameter {
 // an iteration, 2 and 3 once a micro-batch; sums of squares run over the replica's run of each bucket.
 class ParameterSet final : public WeightSource {
  public:
-  // Weights and moments from `weights` (zero where it has no moments), gradients zero. Whole weights of divided states
-  // are there when UseGroups has gathered them. `rooms`: for ZeRO 2 and 3 and for states that the host keeps, grown as
-  // needed; may be null for others.
-  // What is handed over outlives the set. Errors: the allocator's and those of `weights`.
+  // Weights and moments from `weights` (zero where it has no moments), gradients zero. Weights of divided states become
+  // whole when UseGroups gathers them. `rooms`: for ZeRO 2 and 3 and for states that the host keeps, grown as needed;
+  // may be null for others. The references outlive the set. Errors: the allocator's and those of `weights`.
   static absl::StatusOr<ParameterSet> Create(const std::vector<ParameterBucket>& buckets,
                                              const ParameterSharding& sharding, WeightSource& weights,
                                              Allocator& allocator, Backend& backend, SharedRooms* rooms = nullptr);
@@ -76,48 +75,48 @@ class ParameterSet final : public WeightSource {
   // REQUIRES: the piece is the whole tensor.
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override;
 
-  // From now on the ranks divide and reduce through these, and weights are whole where their states are divided. All
-  // ranks of a group call it together. Errors are the communicators'.
+  // Divides and reduces through these groups from now on; with ZeRO 1 and 2 gathers the whole weights. All ranks of a
+  // group call it together. Errors are the communicators'.
   absl::Status UseGroups(const RankGroups& groups);
 
-  // The replica `giver` gives its states to those that receive; all replicas call it together, after UseGroups and
-  // before an iteration. What others hold stays. Errors: the communicator's; what receives is then undefined. REQUIRES:
-  // there are replicas, and states are not divided (ZeRO 0).
+  // Copies the states of the replica `giver` to the replicas that receive; all replicas call it together, after
+  // UseGroups and before an iteration. The states of the others do not change. Errors: the communicator's; a receiver's
+  // states are then undefined. REQUIRES: there are replicas, and states are not divided (ZeRO 0).
   absl::Status ShareStates(int32_t giver, bool receives);
 
   // --- One iteration; all replicas make the same calls in the same order ---
 
   absl::Status BeginIteration();  // gradients are zero
 
-  // The values of the bucket are there for kernels until another bucket needs the room; `next`, if any, is gathered
-  // meanwhile.
+  // Makes the values of the bucket available to kernels until another bucket needs the room; `next`, if any, is
+  // gathered meanwhile.
   absl::Status Use(size_t bucket, std::optional<size_t> next);
 
   // A tied embedding whose both uses are on this stage has a second accumulator, for the head's.
   enum class Accumulator : uint8_t { kOwn, kTiedHead };
-  // Where kernels add the gradients of a bucket of one micro-batch.
+  // Provides the accumulator to which kernels add the gradients of a bucket of one micro-batch.
   absl::Status BeginGradients(size_t bucket, Accumulator which = Accumulator::kOwn);
   const Tensor& tied_head_gradient() const { return tied_head_gradient_; }
-  // They are added; after the `last` micro-batch their sum over the replicas is under way.
+  // Ends the additions; after the `last` micro-batch their sum over the replicas is under way.
   absl::Status EndGradients(size_t bucket, bool last, Accumulator which = Accumulator::kOwn);
-  // All sums are done: of the two accumulators of a tied embedding, of norms over all ranks that share them, over
-  // replicas. Whatever the device is given from now on finds them.
+  // Completes all sums: of the two accumulators of a tied embedding, of norms over all ranks that share them, over
+  // replicas. Kernels enqueued from now on find them.
   absl::Status FinishGradients();
 
-  // What this rank updates of a bucket's gradient (all replicas: the whole bucket, with ZeRO 0).
+  // The part of a bucket's gradient that this rank updates (with ZeRO 0 the whole bucket, on all replicas).
   Tensor GradientShare(size_t bucket) const;
-  // sums[i], i being the place in all(): this rank's part of the sum of squares of the gradient. Over all tensor ranks
-  // and replicas they make that of the whole tensor.
+  // Sets sums[i], i being the place in all(), to this rank's part of the sum of squares of the gradient. Over all
+  // tensor ranks and replicas the parts add up to the whole tensor's.
   absl::Status SumSquares(VectorView<double> sums);
 
-  // AdamW; whole weights of divided states are being gathered when it returns.
+  // Applies AdamW; whole weights of divided states are being gathered when it returns.
   absl::Status Update(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm);
 
-  // Waits until nothing is under way any more. REQUIRES: the communicators have nothing to wait for: they have failed,
-  // or all ranks abandon the iteration.
+  // Waits until nothing is under way any more. REQUIRES: no communicator has anything to wait for: it has failed, or
+  // all ranks abandon the iteration.
   void Abandon();
 
-  // The bucket of a kind (of a layer); REQUIRES: the stage has it.
+  // The bucket of a kind (and layer). REQUIRES: the stage has it.
   size_t BucketOf(BucketKind kind, int64_t layer = 0) const;
 
  private:
@@ -147,7 +146,7 @@ class ParameterSet final : public WeightSource {
   absl::Status Allocate(Bucket& bucket);
   void AddParameter(Bucket& bucket, const TensorPiece& piece, int64_t offset);
   absl::Status Fill(Parameter& parameter, WeightSource& weights);
-  // What computes becomes what was filled.
+  // Rounds the masters to the weights that compute.
   absl::Status RoundMasters(const Bucket& bucket);
 
   // A run of what the rank updates of a bucket, on the device.
@@ -159,7 +158,8 @@ class ParameterSet final : public WeightSource {
     Tensor second_moment;
   };
   enum class RunUse : uint8_t { kRead, kWrite, kUpdate };  // what the run held before, and what becomes of it
-  // All of the bucket at once, or what the host keeps of it run by run. Errors: those of `use` and of the device.
+  // Calls `use` with all of the bucket at once, or run by run with the states that the host keeps. Errors: those of
+  // `use` and of the device.
   absl::Status ForEachRun(const Bucket& bucket, RunUse how, absl::FunctionRef<absl::Status(const StateRun&)> use);
   bool Offloaded(const Bucket& bucket) const { return sharding_.offloads_optimizer && CanBeOffloaded(bucket.kind); }
 
@@ -169,7 +169,7 @@ class ParameterSet final : public WeightSource {
   std::span<Parameter> ParametersOf(const Bucket& bucket) {
     return std::span(parameters_).subspan(bucket.first_parameter, bucket.parameters);
   }
-  // Where the replica's run of whole weights or gradients begins.
+  // Offset at which the replica's run of whole weights or gradients begins.
   int64_t OwnOffset(const Bucket& bucket) const {
     return Divided(bucket) ? sharding_.data_rank * bucket.share.shard : 0;
   }

@@ -1,4 +1,4 @@
-// Those that one rank divides its stages with.
+// The groups of ranks with which one rank divides its stages.
 #pragma once
 
 #include "runtime/collective/communicator.h"

@@ -1,4 +1,4 @@
-// Room on the device that the stages of a rank take in turns, beside what their passes need.
+// Memory on the device that the stages of a rank take turns in, besides what their passes need.
 #pragma once
 
 #include <absl/status/status.h>
@@ -17,11 +17,11 @@ class StateRoom {
   // `allocator` outlives the room, whose memory is its workspace. No run is longer than `max_elements`.
   StateRoom(Allocator& allocator, int64_t max_elements) : allocator_(allocator), max_elements_(max_elements) {}
 
-  // Makes room for the runs of so many vectors, each of `elements` in all. Errors are the allocator's.
+  // Makes room for runs of `vectors` vectors, each of `elements` in all. Errors are the allocator's.
   absl::Status Reserve(int64_t vectors, int64_t elements);
 
   int64_t max_elements() const { return max_elements_; }
-  // Where the i-th vector of a run of so many elements is. REQUIRES: there is room for it.
+  // The i-th vector of a run of `elements` elements. REQUIRES: there is room for it.
   Tensor Vector(int64_t i, int64_t elements) const { return memory_.Part(i * elements, {elements}); }
 
  private:

@@ -86,7 +86,7 @@ absl::Status StageContext::AllReduce(ReduceOp op, const Tensor& tensor) const {
   return groups.tensor->Join(done);
 }
 
-// The residual goes into the sum as the one term's first summand, so that it is not a pass of its own.
+// The residual is copied into the sum as one rank's first summand, which saves a pass over it.
 absl::StatusOr<Tensor> StageContext::AddProduct(const Tensor& residual, const Tensor& x, const Parameter& weight,
                                                 MemoryCategory category) const {
   GP_ASSIGN_OR_RETURN(Tensor sum, NewRows(hidden(), divides_rows() ? MemoryCategory::kWorkspace : category));

@@ -1,8 +1,4 @@
-// What all parts of a stage share, and how tensor ranks divide rows and sums.
-//
-// Letters: n = b * s tokens, h = hidden_size, t = tensor ranks. With sequence parallelism (arXiv 2205.05198) a rank has
-// n / t rows of what lies outside the products (norms, residuals), its *region*; else all n of them, and each rank
-// computes them alike. Between stages each rank sends 1/t of the elements, whether it has all rows or its own.
+// State that all parts of a stage share, and the rules by which tensor ranks divide rows and sums.
 #pragma once
 
 #include <absl/status/status.h>
@@ -48,7 +44,7 @@ struct StageContext {
             model.head_dim()};
   }
 
-  // Of activations, messages and their gradients.
+  // Type of activations, messages and their gradients.
   DType dtype() const { return sharding.precision == Precision::kBf16 ? DType::kBf16 : DType::kFp32; }
 
   // An uninitialised tensor of all n rows, or of the region's; of dtype(), or of fp32 numbers, one for each row.
@@ -56,24 +52,25 @@ struct StageContext {
   absl::StatusOr<Tensor> NewRegion(int64_t columns, MemoryCategory category) const;
   absl::StatusOr<Tensor> NewStatistics(MemoryCategory category) const;
 
-  // The region's rows of a tensor of n.
+  // The region's rows of a tensor of all n rows.
   MatrixView RegionOf(const Tensor& rows) const;
   // All rows of a region [.., h]: `region` itself where it has them all, else gathered in new memory of `category`.
   absl::StatusOr<Tensor> Gathered(Tensor region, MemoryCategory category) const;
-  // The same for a look: `room` keeps what was gathered, as workspace, and is empty where nothing was.
+  // A view of all rows of a region. `room` keeps them, as workspace, if they had to be gathered, and is empty
+  // otherwise.
   absl::StatusOr<ConstMatrixView> Whole(const Tensor& region, Tensor& room) const;
-  // Adds up [n, h] over the tensor ranks, in place: the region's rows are their sum afterwards.
+  // Adds up [n, h] over the tensor ranks, in place: afterwards the region's rows hold the sum.
   absl::Status SumOverRanks(const Tensor& partial) const;
-  // The same as a region of `category`; takes what was added up.
+  // Adds up the same into a region of `category`, and takes the operand.
   absl::StatusOr<Tensor> SumToRegion(Tensor partial, MemoryCategory category) const;
-  // Over the tensor ranks, in place, of any vector.
+  // Reduces any vector over the tensor ranks, in place.
   absl::Status AllReduce(ReduceOp op, const Tensor& tensor) const;
 
   // A new region = residual + x * W^T, W's rows being this rank's part of the product's inputs.
   absl::StatusOr<Tensor> AddProduct(const Tensor& residual, const Tensor& x, const Parameter& weight,
                                     MemoryCategory category) const;
 
-  // Between a region and what the rank sends of it, or has got for it.
+  // The two functions convert between a region and the part of it that the rank sends or has received.
   absl::StatusOr<Tensor> ToMessage(Tensor region) const;
   absl::StatusOr<Tensor> FromMessage(Tensor message, MemoryCategory category) const;
 };

@@ -1,4 +1,4 @@
-// What the executor drives: the arithmetic of one stage of the pipeline, on whatever device.
+// The interface that the executor drives: the arithmetic of one stage of the pipeline, on whatever device.
 #pragma once
 
 #include <absl/status/status.h>
@@ -23,25 +23,25 @@ struct NormTerm {
 
 // The results of an iteration.
 struct IterationScalars {
-  // Mean cross-entropy over all predicted tokens, summed in micro-batch order. Last stage only; absent where what came
-  // in was not finite, which the stage that made it reports.
+  // Mean cross-entropy over all predicted tokens, summed in micro-batch order. Last stage only; absent where the
+  // stage's input was not finite, which the stage that made it reports.
   std::optional<double> loss;
-  // First micro-batch whose activation is not finite, though what came in was. All stages but the last.
+  // First micro-batch whose activation is not finite although the stage's input was. All stages but the last.
   std::optional<int32_t> not_finite;
-  // Of every parameter this stage accounts for, when asked for. A tied embedding is accounted for by the first stage
-  // alone.
+  // Norm terms, when asked for, of every parameter this stage accounts for. The first stage alone accounts for a tied
+  // embedding.
   std::vector<NormTerm> norm_terms;
 };
 
-// Reads them in host memory. To be called before the next iteration begins.
+// Reads the scalars in host memory. Called before the next iteration begins.
 using ScalarReader = std::function<IterationScalars()>;
 
 // One iteration is: BeginIteration; for each micro-batch Forward, then Backward or BackwardInput and then
 // BackwardWeight (in the schedule's order; backwards and weight gradients in micro-batch order); then TakeTiedGradient
-// and AddTiedGradient as needed; then ReadScalars; then Update. Until Update it can be abandoned. Calls come from the
-// executor thread alone, and none waits for the device: results may be under way when a call returns, and say when they
-// are ready. What takes no input is told since when the device was free to begin it. Tensors lie in the engine's
-// device's memory.
+// and AddTiedGradient as needed; then ReadScalars; then Update. Until Update the iteration can be abandoned. Calls come
+// from the executor thread alone, and none waits for the device: results may be under way when a call returns, and say
+// when they are ready. `from_ns` tells a call without input since when the device was free to begin it. Tensors lie in
+// the memory of the engine's device.
 class StageEngine {
  public:
   virtual ~StageEngine() = default;
@@ -57,28 +57,28 @@ class StageEngine {
   // respect to Forward's input; empty on the first stage.
   virtual absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) = 0;
 
-  // W. Accumulates the weight gradients of the micro-batch and frees what it kept.
+  // W. Accumulates the weight gradients of the micro-batch and frees what I kept for it.
   virtual absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) = 0;
 
-  // B: both at once, layer by layer, so that what W needs of a layer does not wait for I of the others. The result is
-  // ready when all of it is done.
+  // B: both at once, layer by layer, so that W of a layer need not wait for I of the others. The result is ready when
+  // all of it is done.
   virtual absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) = 0;
 
-  // Tied embeddings with the two uses on different stages: this stage's accumulator [vocab, hidden] (embedding use on
-  // the first, head use on the last stage) to be sent to the other end, and the other end's to be added. The sum is
-  // formed once, as embedding use + head use, so both ends hold the same bits. nullopt / not called where nothing is
-  // shared.
+  // The two calls exchange the gradient of a tied embedding whose uses are on different stages: this stage's
+  // accumulator [vocab, hidden] (embedding use on the first, head use on the last stage) goes to the other end, and the
+  // other end's is added. The sum is formed once, as embedding use + head use, so both ends hold the same bits. nullopt
+  // / not called where the stage shares no embedding.
   virtual absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() = 0;
   virtual absl::Status AddTiedGradient(Tensor other) = 0;
 
-  // What the iteration has come to: ready when the device has done all of it.
+  // The iteration's scalars: ready when the device has done all of the iteration.
   virtual absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) = 0;
 
   // AdamW with the iteration's learning rate. `grad_norm`: the global norm, for clipping; nullopt: no clipping.
   virtual absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) = 0;
 
   // Drops what the iteration under way keeps, if there is one: weights and moments stay as they were before it, and any
-  // iteration may begin. REQUIRES: the device has done all that it was given; Update was not called for the iteration.
+  // iteration may begin. REQUIRES: the device has done all work it was given; Update was not called for the iteration.
   virtual void AbandonIteration() = 0;
 };
 

@@ -51,7 +51,7 @@ struct PartSamples {
   PartCosts Medians() { return {Median(forward_ns), Median(input_grad_ns), Median(weight_grad_ns)}; }
 };
 
-// A message as a neighbour would send it, with values of an activation's size.
+// A message like a neighbour's, with values of an activation's magnitude.
 absl::StatusOr<Tensor> Message(const StageProfilerOptions& options, Allocator& allocator, Backend& backend) {
   const int64_t tokens = options.micro_batch_size * options.sequence_length;
   const std::vector<int64_t> shape{tokens, options.model.hidden_size};
@@ -83,7 +83,7 @@ absl::Status MeasureOnce(const StageProfilerOptions& options, const LayerRange& 
   if (!layers.has_head) {
     GP_ASSIGN_OR_RETURN(grad_output, Message(options, allocator, backend));
   }
-  // When the device has done all that was asked of it.
+  // Time at which the device has done all work it was given.
   Device& device = allocator.device();
   const auto done_ns = [&]() -> absl::StatusOr<int64_t> {
     GP_RETURN_IF_ERROR(device.Wait(device.Record()));

@@ -1,4 +1,4 @@
-// Measures what the parts of a model cost on this device, for the planner.
+// Measures the costs of a model's parts on this device, for the planner.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -26,7 +26,7 @@ struct StageProfilerOptions {
   int32_t max_repetitions = 50;
 };
 
-// The fields of a ProfileEntry that say nothing about the place.
+// The fields of a ProfileEntry that do not name its place.
 struct StageProfile {
   PartCosts embedding;
   PartCosts block;
@@ -34,9 +34,9 @@ struct StageProfile {
   int64_t adamw_ns_per_million_parameters = 0;
 };
 
-// Medians over the repetitions. Runs the very code that trains, on random weights and tokens: a stage with the
-// embedding alone, one with a single layer, one with the head alone, one after the other. Errors: those of
-// TransformerStage, e.g. ResourceExhausted when one of these does not fit into the allocator's memory.
+// Profiles the parts: medians over the repetitions. Runs the very code that trains, on random weights and tokens: a
+// stage with the embedding alone, one with a single layer, one with the head alone, one after the other. Errors: those
+// of TransformerStage, e.g. ResourceExhausted when one of these does not fit into the allocator's memory.
 absl::StatusOr<StageProfile> ProfileStage(const StageProfilerOptions& options, Allocator& allocator, Backend& backend,
                                           Clock& clock);
 

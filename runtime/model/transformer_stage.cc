@@ -150,7 +150,7 @@ absl::Status TransformerStage::UseWeights(size_t place, bool backward) {
   return parameters_.Use(order_[place], next);
 }
 
-// What another stage sends is looked at before it is used: its worker may run another job file.
+// Checks a message of another stage before use: its worker may run another job file.
 absl::Status TransformerStage::CheckMessage(std::string_view what, const Tensor& message) const {
   const int64_t elements = context_.message_elements();
   if (message.empty() || (message.dtype() == context_.dtype() && message.elements() == elements)) {
@@ -192,7 +192,7 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Tim
 }
 
 absl::StatusOr<Tensor> TransformerStage::BlocksForward(Tensor x, MicroBatch& saved) {
-  // What leaves becomes a message where it is; where it is cut to one, it stays no longer than that.
+  // The output leaves as a message in place; where it is cut to one, it lasts no longer than the cut.
   const MemoryCategory leaving = context_.cuts_messages() ? kWorkspace : kTransport;
   saved.blocks.resize(blocks_.size());
   for (size_t i = 0; i < blocks_.size(); ++i) {
@@ -221,7 +221,7 @@ absl::StatusOr<Tensor> TransformerStage::LayerInputGrad(size_t layer, Tensor gra
   return BlockBackwardInput(context_, blocks_[layer], std::move(gradient), saved.blocks[layer]);
 }
 
-// What leaves for the stage before; what the embedding's gradient needs stays.
+// Returns the message for the stage before; on the first stage keeps the gradient for the embedding's W instead.
 absl::StatusOr<Tensor> TransformerStage::EndInputGrad(Tensor gradient, MicroBatch& saved) {
   if (!is_first()) {
     return context_.ToMessage(std::move(gradient));
@@ -318,7 +318,7 @@ absl::Status TransformerStage::AddTiedGradient(Tensor other) {
                                            other.elements(), own.elements()));
   }
   tied_gradient_joined_ = true;
-  // One rounding of embedding use + head use; addition commutes, so both ends hold the same bits.
+  // The sum embedding use + head use is rounded once; addition commutes, so both ends hold the same bits.
   return context_.backend->Axpy(1.0, other, own);
 }
 
@@ -349,7 +349,7 @@ absl::StatusOr<Timed<ScalarReader>> TransformerStage::ReadScalars(bool norm_term
   GP_CHECK(!shares_embedding() || tied_gradient_joined_, "scalars before AddTiedGradient");
   GP_RETURN_IF_ERROR(SumScalars(norm_terms));
   GP_ASSIGN_OR_RETURN(Timed<Tensor> staged, StagedCopy(scalars_));
-  // Shared because functions are copied.
+  // The copy is shared because std::function copies its captures.
   return Timed<ScalarReader>{[this, norm_terms, copy = std::make_shared<const Tensor>(std::move(staged.value))] {
                                return ScalarsIn(copy->empty() ? scalars_ : *copy, norm_terms);
                              },

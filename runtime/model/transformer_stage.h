@@ -32,14 +32,15 @@ struct TransformerStageOptions {
   Attention attention = Attention::kDense;  // the backend's, for what selective recomputation drops
 };
 
-// With the same b, s, tensor ranks and replicas its losses and gradients are the same bits for every split of the
-// layers over stages, every schedule and every recompute mode: each operation sees the same operands whoever runs it,
-// and gradients are added in micro-batch order. Micro-batch q of replica d is number q * replicas + d of the iteration.
+// The stage's losses and gradients are, with the same b, s, tensor ranks and replicas, the same bits for every split of
+// the layers over stages, every schedule and every recompute mode: each operation sees the same operands on whichever
+// rank it runs, and gradients are added in micro-batch order. Micro-batch q of replica d is number q * replicas + d of
+// the iteration.
 //
 // Memory: model states as BucketStates in optimizer/model/memory_model.cc; MemoryOfStage's activation_bytes per
-// micro-batch from F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`, what
-// BackwardInput gets also while it runs. The iteration's scalars are not part of the
-// device's memory: three numbers per micro-batch and one per parameter tensor.
+// micro-batch from F to I and weight_grad_bytes from there to W, exactly; messages are accounted as `transport`, as is
+// BackwardInput's input while it runs. The iteration's scalars are not part of the device's memory: three numbers per
+// micro-batch and one per parameter tensor.
 class TransformerStage final : public StageEngine {
  public:
   // `allocator`, `backend` and `tokens` must outlive the stage; `weights` is read here only. `tokens` may be null when
@@ -51,8 +52,8 @@ class TransformerStage final : public StageEngine {
                                                                   TokenSource* tokens, WeightSource& weights,
                                                                   SharedRooms* rooms = nullptr);
 
-  // Through these the ranks of the stage divide it from now on; before the first iteration and after each abandoned
-  // one. All ranks of a group call it together. REQUIRES: no iteration is under way.
+  // Sets the groups through which ranks divide the stage from now on; before the first iteration and after each
+  // abandoned one. All ranks of a group call it together. REQUIRES: no iteration is under way.
   absl::Status UseGroups(const RankGroups& groups);
 
   absl::Status BeginIteration(int64_t iteration) override;
@@ -66,7 +67,7 @@ class TransformerStage final : public StageEngine {
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
   void AbandonIteration() override;
 
-  // By Hugging Face name; also the WeightSource of an export.
+  // Parameters by Hugging Face name; also the WeightSource of an export.
   ParameterSet& parameters() { return parameters_; }
 
  private:
@@ -84,8 +85,8 @@ class TransformerStage final : public StageEngine {
     Tensor logits;         // [n, vocab/t]: softmax / gradient
   };
 
-  // Numbers that stay on the device until the iteration ends: per micro-batch its loss and the sums of squares of what
-  // comes in and goes out, per parameter that of its gradient.
+  // Numbers that stay on the device until the iteration ends: for each micro-batch its loss and the sums of squares of
+  // its input and output, for each parameter that of its gradient.
   enum class ScalarKind : uint8_t { kLoss, kInput, kOutput, kGradient };
 
   TransformerStage(const TransformerStageOptions& options, TokenSource* tokens, StageContext context,
@@ -100,7 +101,7 @@ class TransformerStage final : public StageEngine {
 
   IterationScalars ScalarsIn(const Tensor& host, bool norm_terms);
   absl::Status AllocateOwnBuffers();
-  // Of what the device was given since `begun_ns`.
+  // Completion of the work that the device was given since `begun_ns`.
   Completion Recorded(int64_t begun_ns) const { return context_.allocator->device().Record(begun_ns); }
   absl::Status CheckMessage(std::string_view what, const Tensor& message) const;
   absl::Status ReadTokens(int32_t micro_batch, MicroBatch& saved);
@@ -117,11 +118,11 @@ class TransformerStage final : public StageEngine {
   absl::Status HeadBackwardWeight(MicroBatch& saved);
   absl::Status EmbeddingBackwardWeight(MicroBatch& saved);
   absl::Status HeadLoss(int32_t micro_batch, const MicroBatch& saved);
-  // Sums over all that share them, once per iteration.
+  // Completes the gradients' sums over all ranks that share them, once per iteration.
   absl::Status FinishGradients();
-  // Of the replicas' losses, and of the terms of the gradient norm over all ranks of the stage.
+  // Adds up the replicas' losses, and the terms of the gradient norm over all ranks of the stage.
   absl::Status SumScalars(bool norm_terms);
-  // Enqueues that a whole bucket's weights are there, and of the one after it in the forward, or in the backward.
+  // Makes a bucket's whole weights available, and starts to gather those of the next one in the forward or backward.
   absl::Status UseWeights(size_t place, bool backward);
   absl::StatusOr<Tensor> BlocksForward(Tensor x, MicroBatch& saved);
 
@@ -130,7 +131,7 @@ class TransformerStage final : public StageEngine {
   size_t first_block() const { return is_first() ? 1 : 0; }  // in order_
   int64_t first_class() const { return options_.sharding.tensor_rank * context_.vocabulary(); }
   bool tied() const { return options_.model.tie_word_embeddings; }
-  // Tied embeddings with the other use on another stage.
+  // True for tied embeddings with the other use on another stage.
   bool shares_embedding() const { return tied() && options_.layers.has_embedding != options_.layers.has_head; }
   bool IsLast(int32_t micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
   bool is_first() const { return options_.layers.has_embedding; }

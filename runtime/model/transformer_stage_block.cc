@@ -50,7 +50,7 @@ bool DropsStatistics(const StageContext& context) {
   return DropsAll(context) ||
          (context.recompute == Recompute::kSelective && context.attention_kind == Attention::kDense);
 }
-// The operands of products that elementwise work alone makes again.
+// True when the operands that elementwise work alone can make again are dropped.
 bool DropsCheap(const StageContext& context) {
   return DropsAll(context) ||
          (context.recompute == Recompute::kSelective && context.attention_kind == Attention::kBlocked);
@@ -90,7 +90,7 @@ absl::Status MakeActivation(const StageContext& context, SavedBlock& saved) {
   return context.backend->SwiGlu(ViewOf(saved.gate), ViewOf(saved.up), ViewOf(saved.activation));
 }
 
-// From `input` to what goes into the down projection.
+// Computes from `input` to the input of the down projection.
 absl::Status ForwardToActivation(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
   const MemoryCategory category = KeptUnless(DropsAll(context));
   GP_RETURN_IF_ERROR(AttentionForward(context, parameters, saved));
@@ -139,7 +139,7 @@ absl::Status MakeAgain(const StageContext& context, const BlockParameters& param
   return absl::OkStatus();
 }
 
-// As late as can be: they are the largest of all.
+// Makes the attention's statistics again, as late as possible: they are the largest tensors of all.
 absl::Status MakeStatisticsAgain(const StageContext& context, SavedBlock& saved) {
   if (!saved.state.statistics.empty()) {
     return absl::OkStatus();
@@ -151,7 +151,7 @@ absl::Status MakeStatisticsAgain(const StageContext& context, SavedBlock& saved)
   return absl::OkStatus();
 }
 
-// What was made again and W needs waits for it like what was kept.
+// Accounts recomputed tensors that W needs as kept activations.
 void KeepForWeights(SavedBlock& saved) {
   for (Tensor* tensor : {&saved.attention_input, &saved.context, &saved.mlp_residual, &saved.mlp_input, &saved.gate,
                          &saved.up, &saved.activation}) {
@@ -161,7 +161,7 @@ void KeepForWeights(SavedBlock& saved) {
 
 // --- The backward --------------------------------------------------------------------------------------------------
 
-// From the gradient of the layer's output to that of mlp_residual, which takes its place.
+// Turns the gradient of the layer's output into that of mlp_residual, which it replaces.
 absl::Status MlpBackwardInput(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
   {
     GP_ASSIGN_OR_RETURN(const Tensor grad_activation,
@@ -180,7 +180,8 @@ absl::Status MlpBackwardInput(const StageContext& context, const BlockParameters
   return absl::OkStatus();
 }
 
-// Ranks that share a key-value head have each the gradient of its use by their own query heads; its weights need all.
+// Adds up the gradients of a key-value head over the ranks that share it: each has those of its own query heads, and
+// its weights need all.
 absl::Status SumOverSharers(const StageContext& context, const AttentionGradients& gradients) {
   if (context.groups.key_value == nullptr) {
     return absl::OkStatus();
@@ -193,7 +194,7 @@ absl::Status SumOverSharers(const StageContext& context, const AttentionGradient
   return absl::OkStatus();
 }
 
-// From the gradient of the attention's output (in mlp_residual) to that of the layer's input, which takes its place.
+// Turns the gradient of the attention's output (in mlp_residual) into that of the layer's input, which it replaces.
 absl::Status AttentionBackwardInput(const StageContext& context, const BlockParameters& parameters, SavedBlock& saved) {
   const int64_t d = context.model.head_dim();
   const int64_t s = context.sequence;

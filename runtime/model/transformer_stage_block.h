@@ -32,9 +32,9 @@ struct BlockParameters {
   static BlockParameters Of(ParameterSet& parameters, int64_t layer);
 };
 
-// What one layer keeps of one micro-batch. Names and sizes are those of optimizer/model/memory_model.h, which says what
-// recomputation drops after F; I makes that again. BackwardInput computes in place: the comment after the slash says
-// what a tensor holds from there until BackwardWeight.
+// Tensors that one layer keeps of one micro-batch. Names and sizes are those of optimizer/model/memory_model.h, which
+// says which of them recomputation drops after F; I makes those again. BackwardInput computes in place: the comment
+// after the slash says what a tensor holds from there until BackwardWeight.
 struct SavedBlock {
   Tensor input;                  // [r, h] / given away as the gradient with respect to it
   Tensor input_rms;              // [r] / freed

@@ -87,7 +87,7 @@ absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, Mi
   return HeadLoss(micro_batch, saved);
 }
 
-// Where ranks divide the vocabulary, no logit leaves its rank (arXiv 1909.08053, section 3).
+// Computes the loss. Where ranks divide the vocabulary, no logit leaves its rank (arXiv 1909.08053, section 3).
 absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& saved) {
   Backend& backend = *context_.backend;
   const MatrixView logits = ViewOf(saved.logits);
@@ -109,7 +109,7 @@ absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& s
 
 absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {
   Backend& backend = *context_.backend;
-  // The mean over the iteration's tokens, known before any micro-batch has run.
+  // The divisor is the number of the iteration's tokens, known before any micro-batch has run.
   GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(ViewOf(saved.logits), saved.targets, first_class(),
                                               1.0 / static_cast<double>(options_.training.tokens_per_iteration)));
   saved.targets = Tensor();

@@ -1,4 +1,4 @@
-// Where a stage's weights come from when it is built: random numbers, a Hugging Face directory, a checkpoint.
+// Source of a stage's weights when it is built: random numbers, a Hugging Face directory, a checkpoint.
 #pragma once
 
 #include <absl/status/status.h>
@@ -13,7 +13,7 @@
 
 namespace geopipe {
 
-// All of a tensor.
+// The piece that is all of a tensor.
 TensorPiece WholeTensor(std::string_view name, const std::vector<int64_t>& shape);
 
 class WeightSource {
@@ -25,14 +25,14 @@ class WeightSource {
   // missing, or its shape is another.
   virtual absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) = 0;
 
-  // AdamW's moments of that tensor, where training goes on from a state that has them. False: there are none, nothing
-  // was written, and they begin at zero. Errors as above.
+  // Reads AdamW's moments of that tensor, if training resumes from a state that has them. False: there are none;
+  // nothing was written, and moments begin at zero. Errors as above.
   virtual absl::StatusOr<bool> ReadMoments(std::string_view /*name*/, const std::vector<int64_t>& /*shape*/,
                                            std::span<float> /*first*/, std::span<float> /*second*/) {
     return false;
   }
 
-  // The same of a piece of a tensor, `piece.count` values each. Where nothing else is said the whole tensor is read.
+  // Reads the same of a piece of a tensor, `piece.count` values each. By default the whole tensor is read.
   virtual absl::Status ReadPiece(const TensorPiece& piece, std::span<float> values);
   virtual absl::StatusOr<bool> ReadMomentsPiece(const TensorPiece& piece, std::span<float> first,
                                                 std::span<float> second);

@@ -1,5 +1,6 @@
-// Room for what ZeRO divides while it is whole: weights that were gathered, gradients before they are scattered. One of
-// each kind besides what computes, so that they are gathered and scattered meanwhile.
+// Rooms for the parts that ZeRO divides, while they are whole: gathered weights, and gradients before they are
+// scattered. One of each kind exists besides those that compute, so that gathering and scattering overlap with the
+// work.
 #pragma once
 
 #include <absl/status/status.h>
@@ -14,12 +15,13 @@
 
 namespace geopipe {
 
-// All stages of a rank take turns in it. Executor thread only.
+// Rooms that all stages of a rank take turns in. Executor thread only.
 class WholeBuckets {
  public:
   struct Room {
     Tensor memory;  // fp32 [elements]; whoever takes the room may use it as any type
-    // What its user has still to do before another gets it; empty: nothing. An error is the communicator's.
+    // Finishes what its user still has to do before another gets the room; empty: nothing. An error is the
+    // communicator's.
     std::function<absl::Status()> leave;
     uint64_t turn = 0;
   };
@@ -27,16 +29,16 @@ class WholeBuckets {
   // `allocator` outlives the rooms, whose memory is its workspace.
   explicit WholeBuckets(Allocator& allocator) : allocator_(allocator) {}
 
-  // Makes at least so many rooms, each at least so large. Errors are the allocator's. REQUIRES: nobody is in them.
+  // Makes at least `rooms` rooms, each of at least `elements`. Errors are the allocator's. REQUIRES: no room is in use.
   absl::Status Reserve(size_t rooms, int64_t elements);
 
-  // The room whose last turn is longest ago; its user has left it.
+  // The room that was used least recently; its user has left it.
   absl::StatusOr<Room*> Take();
-  // It is used: it is the last to be taken again.
+  // Marks the room as used, so that Take returns it last.
   void Touch(Room& room) { room.turn = ++turns_; }
-  // Everybody leaves.
+  // Makes all users leave.
   absl::Status Clear();
-  // Everybody is gone, whatever there was left to do.
+  // Makes all users leave, ignoring errors.
   void Abandon();
 
  private:
