@@ -1,19 +1,10 @@
 // The kernels of the training engine. The model's code is written against this interface alone; the cpu backend
 // implements it with oneDNN and vectorised loops, other devices with theirs.
 //
-// A backend enqueues its kernels on the device of its allocator; results are there when what was enqueued is done
-// (runtime/tensor/device.h). Views point at that device's memory, which the host does not touch. Every kernel's
-// result is a function of its arguments alone: reduction orders are fixed and depend neither on alignment nor on what
-// ran before. One thread at a time may use a backend.
-//
-// Element types: matrices carry theirs, fp32 or bf16, the same for all matrices of a call unless it says otherwise.
-// Logits, vectors of statistics, norm weights, gradients of weights and optimizer states are fp32, sums fp64. Operands
-// are converted to fp32, which is exact; kernels compute in fp32; each result is rounded once to its type, to nearest,
-// ties to even, and a NaN stays a NaN.
-//
-// Errors: Unimplemented for an element type that the backend does not compute in, ResourceExhausted when workspace
-// memory does not fit, Internal when the device's library fails. Wrong shapes, and other element types than a kernel
-// takes together, are bugs (GP_CHECK).
+// A backend enqueues its kernels on the device of its allocator; results are there when the enqueued work is done
+// (runtime/tensor/device.h). Views point at that device's memory, which the host does not touch. Every kernel's result
+// is a function of its arguments alone: reduction orders are fixed and depend neither on alignment nor on earlier
+// calls. One thread at a time may use a backend.
 #pragma once
 
 #include <absl/status/status.h>
@@ -93,7 +84,7 @@ struct VectorView {
   VectorView At(int64_t i) const { return {data + i, 1}; }
 };
 
-// How the operands of C = A * B are stored. kNN: A [m, k], B [k, n]; kNT: A [m, k], B [n, k]; kTN: A [k, m], B [k, n].
+// Storage of the operands of C = A * B. kNN: A [m, k], B [k, n]; kNT: A [m, k], B [n, k]; kTN: A [k, m], B [k, n].
 enum class Product : uint8_t { kNN, kNT, kTN };
 
 struct AttentionShape {
@@ -104,8 +95,8 @@ struct AttentionShape {
   int64_t head_dim = 0;
 };
 
-// What an attention keeps from its forward for its gradient. `statistics` is the backend's own: the cpu backend keeps
-// the probabilities [b*heads*s, s], of the query's type, a fused kernel a number per row.
+// Tensors that an attention keeps from its forward for its gradient. `statistics` is the backend's own: the cpu backend
+// keeps the probabilities [b*heads*s, s], of the query's type, a fused kernel a number per row.
 struct AttentionState {
   Tensor query;
   Tensor key;
@@ -157,8 +148,8 @@ class Backend {
   virtual absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                               bool accumulate) = 0;
 
-  // out[i] = table[tokens[i] - first_row]; zero where the table, rows [first_row, first_row + table.rows) of the
-  // vocabulary's, has no such row.
+  // Sets out[i] = table[tokens[i] - first_row], or zero where the table, which holds rows [first_row, first_row +
+  // table.rows) of the vocabulary's, has no such row.
   virtual absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                                  const MatrixView& out) = 0;
   // grad_table[tokens[i] - first_row] += grad_out[i], in order of i, of the tokens that have such a row. grad_table is
@@ -184,8 +175,8 @@ class Backend {
 
   // Causal attention: `out` [b*s, heads*d] of query (as out), key and value [b*s, kv_heads*d], which the state takes.
   // Probabilities, and in AttentionGrad the gradients of scores, are rounded to the matrices' type before a product;
-  // the gradients of a key and a value are added over the heads that share them in fp32.
-  // `category` of what is made for the state.
+  // the gradients of a key and a value are added over the heads that share them in fp32. `category`: of the memory that
+  // the state allocates.
   virtual absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
                                                    const MatrixView& out, MemoryCategory category) = 0;
   // The gradients of query, key and value. Takes the state and the gradient of `out`; a backend may compute in their
@@ -204,9 +195,9 @@ class Backend {
   // over rows of -log softmax(logits)[target], in row order in fp64. REQUIRES: 0 <= targets[i] < classes.
   virtual absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
                                     VectorView<double> loss) = 0;
-  // The same where the classes are divided among several (arXiv 1909.08053): each has the logits of its slice, which
-  // begins at first_class, all have all targets. Each of the three does its part between two reductions over the
-  // slices, which are the caller's. Of one slice, results are CrossEntropy's bits.
+  // The same with the classes divided among several (arXiv 1909.08053): each has the logits of its slice, which begins
+  // at first_class, all have all targets. Each of the three does its part between two reductions over the slices, which
+  // are the caller's. With one slice, results are CrossEntropy's bits.
   //   CrossEntropyMax: max [rows] = the row's greatest logit. Then: the maximum over the slices.
   virtual absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> max) = 0;
   //   CrossEntropySums: logits become exp(logit - max); sums [2, rows] = their sum, and the target's logit or, where it
@@ -227,22 +218,22 @@ class Backend {
   virtual absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) = 0;
   // to = from, in to's type, which may be from's or another.
   virtual absl::Status Convert(const ConstMatrixView& from, const MatrixView& to) = 0;
-  // sum [1] = sum of value^2, in fp64. REQUIRES: the rows lie together (stride == columns).
+  // Sets sum [1] to the sum of value^2, in fp64. REQUIRES: the rows are contiguous (stride == columns).
   virtual absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) = 0;
   virtual absl::Status AdamW(const AdamWStep& step) = 0;
 };
 
-// The device that backends of the kind compute on; the processor where none computes. InvalidArgument when the kind is
-// not built.
+// The device that backends of the kind compute on; the processor for a kind that does not compute. InvalidArgument when
+// the kind is not built.
 absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind);
 
-// `allocator`, of that device's memory, provides workspace and outlives the backend; `threads` of the processor are the
-// cpu backend's. Errors: InvalidArgument when the kind is not built, those of the backend's start. REQUIRES: the kind
-// computes.
+// Opens a backend. `allocator`, of that device's memory, provides workspace and outlives the backend; `threads` of the
+// processor are the cpu backend's. Errors: InvalidArgument when the kind is not built, those of the backend's start.
+// REQUIRES: the kind computes.
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator);
 
-// OMP_NUM_THREADS, which the worker's share of the processors arrives in; 1 when unset. InvalidArgument when it is not
-// a number from 1 to 1024.
+// Reads OMP_NUM_THREADS, by which the worker is told its share of the processors; 1 when unset. InvalidArgument when it
+// is not a number from 1 to 1024.
 absl::StatusOr<int> ThreadsFromEnvironment();
 
 }  // namespace geopipe

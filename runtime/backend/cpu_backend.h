@@ -53,8 +53,8 @@ class CpuBackend final : public Backend {
   absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) override;
   absl::Status AdamW(const AdamWStep& step) override;
 
-  // Attention on views, all of one type, which the two above allocate for. What lies above the diagonal of a
-  // probability matrix [b*heads*s, s] is unspecified. grad_q may be grad_out, grad_k may be k, grad_v may be v.
+  // Attention on views, all of one type, which the two above allocate. Elements above the diagonal of a probability
+  // matrix [b*heads*s, s] are unspecified. grad_q may be grad_out, grad_k may be k, grad_v may be v.
   absl::Status AttentionForward(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
                                 const ConstMatrixView& v, const MatrixView& probabilities, const MatrixView& out);
   absl::Status AttentionBackward(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
@@ -65,7 +65,8 @@ class CpuBackend final : public Backend {
  private:
   CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products);
 
-  // The gradient of one sample's kv head and of the query heads that share it. Views are of that sample and head(s).
+  // Computes the gradient of one sample's kv head and of the query heads that share it. Views are of that sample and
+  // head(s).
   struct HeadGroup;
   absl::Status AttentionGroupGrad(const AttentionShape& shape, const HeadGroup& group);
   // Grows workspace_ to at least `floats` floats.

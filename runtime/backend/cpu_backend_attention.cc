@@ -68,7 +68,7 @@ absl::Status CpuBackend::AttentionForward(const AttentionShape& shape, const Con
   const int64_t s = shape.sequence;
   const int64_t d = shape.head_dim;
   const float scale = ScoreScale(shape);
-  // Probabilities of fp32 are made in place of their scores.
+  // Probabilities of fp32 replace their scores in place.
   const bool in_place = probabilities.dtype == DType::kFp32;
   if (!in_place) {
     GP_RETURN_IF_ERROR(ReserveWorkspace(std::min(kBlockRows, s) * s));
@@ -116,7 +116,7 @@ absl::Status CpuBackend::AttentionBackward(const AttentionShape& shape, const Co
   const int64_t s = shape.sequence;
   const int64_t d = shape.head_dim;
   const int64_t group = shape.heads / shape.kv_heads;
-  // Gradients of one group's keys and values, and of one block of scores.
+  // Workspace for the gradients of one group's keys and values, and of one block of scores.
   GP_RETURN_IF_ERROR(ReserveWorkspace(2 * s * d + std::min(kBlockRows, s) * s));
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
     for (int64_t kv = 0; kv < shape.kv_heads; ++kv) {
@@ -141,7 +141,8 @@ absl::Status CpuBackend::AttentionGroupGrad(const AttentionShape& shape, const H
   const int64_t d = shape.head_dim;
   const float scale = ScoreScale(shape);
   float* floats = workspace();
-  // Kept apart until the group is done: grad_k and grad_v may be the memory of k and v, and of fewer bits.
+  // The gradients stay apart until the group is done: grad_k and grad_v may be the memory of k and v, and of fewer
+  // bits.
   const MatrixView grad_k = Fp32View(floats, s, d);
   const MatrixView grad_v = Fp32View(floats + s * d, s, d);
   GP_RETURN_IF_ERROR(Zero({floats, 2 * s * d}));
@@ -165,7 +166,7 @@ absl::Status CpuBackend::AttentionGroupGrad(const AttentionShape& shape, const H
                                                     ToRows<T>(grad_scores), row, scale);
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kTN, grad_scores, q, Sub(grad_k, 0, keys, 0, d), /*accumulate=*/true));
-      // Last: grad_q may be the memory of grad_out.
+      // This comes last: grad_q may be the memory of grad_out.
       GP_RETURN_IF_ERROR(products_->Run(Product::kNN, grad_scores, k, Sub(group.grad_q, row, rows, head * d, d),
                                         /*accumulate=*/false));
     }

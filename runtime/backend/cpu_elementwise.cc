@@ -84,7 +84,7 @@ template struct ElementwiseKernels<BFloat16>;
 
 template <class From, class To>
 void Convert(int threads, const Rows<const From>& from, const Rows<To>& to) {
-  // Threads divide the elements, not the rows, of which a vector has one.
+  // Threads divide the elements, not the rows: a vector has only one.
   const int64_t runs = (from.columns + kSumBlock - 1) / kSumBlock;  // of a row
   ParallelFor(threads, from.rows * runs, 1, [&](int64_t begin, int64_t end) {
     for (int64_t run = begin; run < end; ++run) {
@@ -115,7 +115,7 @@ void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* p
     float* __restrict__ p = parameter;
     float* __restrict__ m = first_moment;
     float* __restrict__ v = second_moment;
-    // In pieces, so that a piece is still in the cache when it is rounded.
+    // The update runs in pieces, so that a piece is still in the cache when it is rounded.
     for (int64_t first = begin; first < end; first += kSumBlock) {
       const int64_t last = first + kSumBlock < end ? first + kSumBlock : end;
       for (int64_t i = first; i < last; ++i) {

@@ -39,8 +39,8 @@ struct AttentionKernels {
   // sign: 1 rotates, -1 rotates back.
   static void Rope(int threads, const Rows<T>& x, const float* cosine, const float* sine, int64_t sequence,
                    int64_t head_dim, float sign);
-  // Rows `first_row`, first_row + 1, … of a score matrix, to rows of probabilities: row i becomes softmax(scale * its
-  // first i + 1 columns), zero in the others. The scores are overwritten; the probabilities may be their memory.
+  // Turns rows `first_row`, first_row + 1, … of a score matrix into rows of probabilities: row i becomes softmax(scale
+  // * its first i + 1 columns), zero in the others. The scores are overwritten; the probabilities may be their memory.
   static void CausalSoftmax(const Rows<float>& scores, const Rows<T>& probabilities, int64_t first_row, float scale);
   // The gradient through CausalSoftmax: scale * p * (grad - sum(p * grad)) for the first i + 1 columns, zero in the
   // others. grad_scores may be the memory of grad: where it is written, grad has been read.
@@ -59,12 +59,12 @@ struct ElementwiseKernels {
 };
 
 inline constexpr int64_t kSumBlock = 4096;
-// Of float and BFloat16, each to each.
+// Converts float and BFloat16, each to each.
 template <class From, class To>
 void Convert(int threads, const Rows<const From>& from, const Rows<To>& to);
 void Axpy(int threads, int64_t count, float alpha, const float* x, float* y);
 
-// Computed in fp64 and rounded once, as PyTorch does.
+// Coefficients computed in fp64 and rounded once, as PyTorch does.
 struct AdamWConstants {
   float grad_scale;
   float decay;  // 1 - lr * weight_decay

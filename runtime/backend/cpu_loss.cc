@@ -20,7 +20,7 @@ float RowMax(const float* row, int64_t classes) {
   return Max(maxima);
 }
 
-// The row becomes exp(row - shift). Returns its sum.
+// Turns the row into exp(row - shift) and returns its sum.
 float ExpRow(float* row, int64_t classes, float shift) {
   const int64_t whole = classes / kLanes * kLanes;
   const int64_t rest = classes - whole;
@@ -38,7 +38,7 @@ float ExpRow(float* row, int64_t classes, float shift) {
   return Sum(sums);
 }
 
-// The exponentials become their softmax. Returns -log softmax(row)[target].
+// Turns the exponentials into their softmax and returns -log softmax(row)[target].
 double SoftmaxOfExp(float* row, int64_t classes, float shift, float total, float target_logit) {
   const float factor = 1.0F / total;
   for (int64_t j = 0; j < classes; ++j) {
@@ -47,7 +47,7 @@ double SoftmaxOfExp(float* row, int64_t classes, float shift, float total, float
   return std::log(static_cast<double>(total)) + shift - target_logit;
 }
 
-// Where a token of the vocabulary stands in the slice of `size` tokens that begins at `first`; -1 when elsewhere.
+// Place of a token of the vocabulary in the slice of `size` tokens that begins at `first`; -1 when it is elsewhere.
 int64_t InSlice(int32_t token, int64_t first, int64_t size) {
   const int64_t at = token - first;
   return at >= 0 && at < size ? at : -1;

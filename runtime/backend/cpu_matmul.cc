@@ -37,8 +37,7 @@ Extents ExtentsOf(Product product, const ConstMatrixView& a, const ConstMatrixVi
   return {m, n, k};
 }
 
-// Everything that a primitive depends on: product, m, n, k, strides of a, b and c, types of a (and b) and c,
-// accumulate.
+// A primitive's parameters: product, m, n, k, strides of a, b and c, types of a (and b) and c, accumulate.
 using Key = std::array<int64_t, 10>;
 
 struct KeyHash {
@@ -69,7 +68,8 @@ dnnl::memory::desc Describe(int64_t dtype, int64_t rows, int64_t columns, int64_
 }
 
 Entry MakeEntry(const dnnl::engine& engine, const Key& key) {
-  // oneDNN keeps what it makes for all threads of the process. It locks that itself, which ThreadSanitizer cannot see.
+  // oneDNN shares its primitives among all threads of the process. It locks them itself, which ThreadSanitizer cannot
+  // see.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
   const auto [product, m, n, k, a_stride, b_stride, c_stride, operands, result, accumulate] = key;
@@ -152,7 +152,7 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
                         state_->library_memory.Allocate(3 * kTile * kTile * 4, MemoryCategory::kWorkspace));
   }
   float* const memory = reinterpret_cast<float*>(state_->tiles.data());
-  // The tile that begins at (row, column) of a matrix, which is stored transposed or not, in fp32.
+  // Returns, in fp32, the tile that begins at (row, column) of a matrix, which may be stored transposed.
   const auto fp32 = [&](const ConstMatrixView& matrix, bool transposed, int64_t row, int64_t rows, int64_t column,
                         int64_t columns, float* converted) -> absl::StatusOr<ConstMatrixView> {
     const ConstMatrixView tile =
@@ -193,7 +193,7 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
 absl::Status MatMulCache::RunPrimitive(Product product, const ConstMatrixView& a, const ConstMatrixView& b,
                                        const MatrixView& c, bool accumulate) {
   const auto [m, n, k] = ExtentsOf(product, a, b, c);
-  // Per thread, hence for the calling one each time; oneDNN partitions a primitive by the count when it is made.
+  // The setting is per thread, so it is made on each call; oneDNN partitions a primitive by the count when it makes it.
   omp_set_num_threads(state_->threads);
   try {
     const Key key{static_cast<int64_t>(product),

@@ -11,25 +11,25 @@
 
 namespace geopipe::cpu {
 
-// How a product of two bf16 matrices is computed.
+// The way in which a product of two bf16 matrices is computed.
 enum class Bf16Products : uint8_t {
   kNative,     // by the processor's bf16 instructions
   kConverted,  // as the product of their fp32 values
 };
 
-// kNative where the processor has such instructions (AVX512_BF16). Others' oneDNN either has no bf16 products or makes
-// them three times slower than those of fp32.
+// Returns kNative where the processor has such instructions (AVX512_BF16). On others oneDNN either has no bf16 products
+// or makes them three times slower than those of fp32.
 Bf16Products BestBf16Products();
 
 // Runs on exactly `threads` OpenMP threads; where k is long and m and n are short, oneDNN divides k among them, so that
 // a result's last bits depend on their number.
 //
-// A product of fp32 and bf16 matrices, and of bf16 matrices with kConverted, is a product of tiles that are converted
-// to fp32 one after the other, so that no whole matrix is.
+// A product of fp32 and bf16 matrices, and of bf16 matrices with kConverted, is a product of tiles, converted to fp32
+// one after the other, so that no matrix is converted as a whole.
 //
-// What oneDNN needs as scratchpad is kept, so a product whose shape is known allocates nothing; it is not part of the
-// device's memory, as no library's own is: how much it is depends on the processor: a few MiB for each thread. The same
-// holds for the converted tiles: 3 MiB.
+// oneDNN's scratchpad is kept, so a product whose shape is known allocates nothing. It does not count as the device's
+// memory, like all memory of libraries: its size depends on the processor, a few MiB for each thread. The same holds
+// for the converted tiles: 3 MiB.
 class MatMulCache {
  public:
   // Internal: oneDNN's own error.

@@ -7,7 +7,7 @@
 namespace geopipe::cpu {
 namespace {
 
-// Sum over the row of a[j] * b[j], in lanes.
+// Sum over the row of a[j] * b[j], lane by lane.
 template <class T>
 float Dot(const T* a, const T* b, int64_t columns) {
   F32x8 sum{};

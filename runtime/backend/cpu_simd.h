@@ -22,8 +22,7 @@ inline constexpr int64_t kLanes = 8;
 
 GP_CPU_INLINE F32x8 Splat(float value) { return F32x8{} + value; }
 
-// Memory is read and written by memcpy alone: a row of bf16 may be made in the memory of the fp32 row that it comes
-// from.
+// Memory is accessed by memcpy alone: a row of bf16 may be written over the fp32 row that it is converted from.
 GP_CPU_INLINE F32x8 Load(const float* from) {
   F32x8 result;
   std::memcpy(&result, from, sizeof(result));
@@ -41,7 +40,7 @@ GP_CPU_INLINE F32x8 Load(const BFloat16* from) {
 
 GP_CPU_INLINE void Store(float* to, F32x8 value) { std::memcpy(to, &value, sizeof(value)); }
 
-// To nearest, ties to even; a NaN stays a (quiet) NaN.
+// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN.
 GP_CPU_INLINE void Store(BFloat16* to, F32x8 value) {
   U32x8 bits;
   std::memcpy(&bits, &value, sizeof(bits));

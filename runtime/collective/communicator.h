@@ -1,6 +1,6 @@
-// Collective operations among the ranks of a group, whatever the device and whatever carries the data. Every sum adds
-// in the order of the ranks, for every element and whatever the algorithm, so that all ranks, all runs and all media
-// have the same bits: AllReduce is ReduceScatter and AllGather.
+// Collective operations among the ranks of a group, on any device and any medium. Every sum adds in the order of the
+// ranks, for every element and with every algorithm, so that all ranks, all runs and all media have the same bits:
+// AllReduce is ReduceScatter and AllGather.
 #pragma once
 
 #include <absl/status/status.h>
@@ -15,7 +15,7 @@
 namespace geopipe {
 
 // Sums of fp32, fp64 and int32 are in that type (int32 wraps around), of bf16 in fp32, rounded once, to nearest even.
-// The greatest is NaN where any rank has one.
+// kMax is NaN where any rank has a NaN.
 enum class ReduceOp : uint8_t { kSum, kMax };
 
 // Consecutive elements of one type in the memory of the communicator's device. Reductions: fp32, bf16, fp64, int32.
@@ -35,10 +35,10 @@ struct Elements {
   operator ConstElements() const { return {data, count, dtype}; }  // NOLINT(google-explicit-constructor): as span's
 };
 
-// All of a tensor's.
+// The elements of a whole tensor.
 inline Elements ElementsOf(const Tensor& tensor) { return {tensor.address(), tensor.elements(), tensor.dtype()}; }
 
-// Told by the thread that calls the communicator when it begins and ends to wait for other ranks, asleep.
+// Hears when the thread that calls the communicator begins and ends to wait, asleep, for other ranks.
 class WaitWatch {
  public:
   virtual ~WaitWatch() = default;
@@ -47,47 +47,48 @@ class WaitWatch {
 };
 
 // All ranks call the same operations with the same types and sizes in the same order; a rank that does not fails the
-// group where the medium notices. Operands are disjoint where nothing else is said; sizes that do not fit each other
-// are bugs (GP_CHECK). One thread calls operations and Join; any thread the others.
+// group where the medium notices. Operands are disjoint unless stated otherwise; sizes that do not match are bugs
+// (GP_CHECK). One thread calls operations and Join; any thread the others.
 //
-// An operation is enqueued behind what the device was given before and what this communicator was given before. Its
-// completion completes whether it succeeds or fails; operands stay until then. It fails once and for all: the error is
-// the communicator's, which Join, status and every later call return, on all ranks. What `out` holds is then undefined.
+// An operation is enqueued behind earlier work of the device and earlier operations of this communicator. Its
+// completion completes whether it succeeds or fails; operands stay until then. A failure is final: the error is the
+// communicator's, which Join, status and every later call return, on all ranks. The contents of `out` are then
+// undefined.
 class Communicator {
  public:
-  // When the operations that it was given are over; Abort ends them.
+  // Waits until its operations are over; Abort ends them early.
   virtual ~Communicator() = default;
 
   virtual int32_t rank() const = 0;  // in the group, from 0
   virtual int32_t size() const = 0;
 
-  // In place.
+  // Copies the root's data to all ranks, in place.
   virtual absl::StatusOr<Completion> Broadcast(int32_t root, const Elements& data) = 0;
-  // out: the root's alone, as large as in, and may be in; the others' is not looked at.
+  // out: the root's alone, as large as in, and may be in; that of other ranks is ignored.
   virtual absl::StatusOr<Completion> Reduce(ReduceOp op, int32_t root, const ConstElements& in,
                                             const Elements& out) = 0;
   // out may be in.
   virtual absl::StatusOr<Completion> AllReduce(ReduceOp op, const ConstElements& in, const Elements& out) = 0;
   // out.count = size * in.count; in may be this rank's slice of out.
   virtual absl::StatusOr<Completion> AllGather(const ConstElements& in, const Elements& out) = 0;
-  // As AllGather, at the root alone; the others' out is not looked at.
+  // Does as AllGather, but at the root alone; `out` of other ranks is ignored.
   virtual absl::StatusOr<Completion> Gather(int32_t root, const ConstElements& in, const Elements& out) = 0;
   // in: the root's alone, in.count = size * out.count; out may be the root's slice of in.
   virtual absl::StatusOr<Completion> Scatter(int32_t root, const ConstElements& in, const Elements& out) = 0;
   // in.count = size * out.count; out may be this rank's slice of in.
   virtual absl::StatusOr<Completion> ReduceScatter(ReduceOp op, const ConstElements& in, const Elements& out) = 0;
-  // Slice j of rank i's in becomes slice i of rank j's out: as many elements, a multiple of size.
+  // Slice j of rank i's in becomes slice i of rank j's out; both have the same count, a multiple of size.
   virtual absl::StatusOr<Completion> AllToAll(const ConstElements& in, const Elements& out) = 0;
-  // Over when all ranks have come to it.
+  // Completes when all ranks have called it.
   virtual absl::StatusOr<Completion> Barrier() = 0;
 
-  // Work that the device is given from now on begins when the operation is over: on the processor this waits, asleep.
-  // The communicator's error, if it has failed.
+  // Makes work that the device is given from now on wait for the operation: on the processor this waits, asleep.
+  // Returns the communicator's error, if it has failed.
   virtual absl::Status Join(const Completion& done) = 0;
 
-  // Every waiting and later operation ends with the error, on all ranks. The first status stays. REQUIRES: an error.
+  // Ends every waiting and later operation with the error, on all ranks. The first status stays. REQUIRES: an error.
   virtual void Abort(absl::Status why) = 0;
-  // OK, or why it has failed: as far as this rank knows.
+  // OK, or the reason for the failure, as far as this rank knows.
   virtual absl::Status status() const = 0;
 };
 

@@ -1,5 +1,5 @@
-// What the operations are made of: rounds in which ranks show each other data, through slots of fixed size. A medium is
-// an implementation of this; the operations are written once, above it.
+// Rounds in which ranks show each other data, through slots of fixed size. Operations are written once, in such rounds;
+// each medium implements this interface.
 #pragma once
 
 #include <absl/status/status.h>
@@ -21,7 +21,7 @@ struct Round {
   int64_t common_bytes = 0;   // and the same for all
   int32_t from = kEveryRank;  // who shows
   int32_t to = kEveryRank;    // who looks
-  // Of the operation: ranks that are in different ones notice it.
+  // Identifies the operation, so that ranks that are in different ones notice it.
   uint32_t fingerprint = 0;
 
   bool Shows(int32_t sender) const { return from == kEveryRank || from == sender; }
@@ -38,7 +38,8 @@ struct ExchangePlace {
   Clock* clock = &Clock::Real();
 };
 
-// One thread runs the rounds: Begin, then writing what is to be shown, Show, then Look at others. Any thread the rest.
+// One thread runs the rounds: Begin, write the data to show, Show, Look at others. The other members may be called by
+// any thread.
 class Exchange {
  public:
   explicit Exchange(const ExchangePlace& place) : place_(place) {}
@@ -46,20 +47,20 @@ class Exchange {
 
   int32_t rank() const { return place_.rank; }
   int32_t size() const { return place_.size; }
-  // Told of waits from now on; null: nobody is.
+  // Sets the watch that hears of waits from now on; may be null.
   void set_watch(WaitWatch* watch) { watch_ = watch; }
 
-  // Greatest number of bytes, a multiple of 64, that a round's part and common bytes may be where it has the one, the
-  // other or both.
+  // Greatest number of bytes, a multiple of 64, of a round's part and of its common bytes, in rounds that have one or
+  // both.
   virtual int64_t Capacity(bool parts, bool common) const = 0;
 
-  // How many bytes a rank may rather read than take part in one more round.
+  // Number of bytes that a rank reads in the time of one more round.
   virtual int64_t BytesInsteadOfRound() const = 0;
 
-  // The next round; views of the one before end. Waits for room in this rank's slot, if it shows anything.
-  // DeadlineExceeded, as Look's, names the rank that has not come.
+  // Begins the next round; views of the one before end. Waits for room in this rank's slot, if it shows anything.
+  // DeadlineExceeded, like Look's, names the rank that is missing.
   virtual absl::Status Begin(const Round& round) = 0;
-  // Where this rank writes what it shows. REQUIRES: it does, and for PartFor, to another rank.
+  // Memory for the data that this rank shows. REQUIRES: it shows some; of PartFor: `to` is another rank.
   virtual std::byte* PartFor(int32_t to) = 0;
   virtual std::byte* Common() = 0;
   virtual absl::Status Show() = 0;
@@ -68,16 +69,16 @@ class Exchange {
     const std::byte* part = nullptr;  // for this rank
     const std::byte* common = nullptr;
   };
-  // Waits for what `from` shows. REQUIRES: the round carries something from there to here.
+  // Waits for the data that `from` shows. REQUIRES: the round carries data from there to here.
   virtual absl::StatusOr<View> Look(int32_t from) = 0;
 
   // Ends all waits and rounds with `why` on all ranks. The first status stays.
   virtual void Abort(const absl::Status& why) = 0;
-  // OK, or the first status of all that has come here.
+  // OK, or the first status of which this rank has heard.
   virtual absl::Status aborted() const = 0;
 
  protected:
-  // While it lives the watch knows that this thread waits.
+  // Tells the watch that this thread waits, while it lives.
   class Waiting {
    public:
     explicit Waiting(WaitWatch* watch) : watch_(watch) {
@@ -98,7 +99,7 @@ class Exchange {
   };
   WaitWatch* watch() const { return watch_; }
   const Clock& clock() const { return *place_.clock; }
-  // When a wait that begins now has lasted too long (monotonic).
+  // Time (monotonic) at which a wait that begins now has lasted too long.
   int64_t WaitDeadlineNs() const { return clock().NowNs() + place_.longest_wait_ns; }
 
  private:

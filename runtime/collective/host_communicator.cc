@@ -178,7 +178,7 @@ ExchangePlace PlaceOf(const CommunicatorOptions& options) {
       .rank = options.rank, .size = options.size, .longest_wait_ns = options.longest_wait_ns, .clock = options.clock};
 }
 
-// A group of one, which exchanges nothing.
+// The exchange of a group of one, which exchanges nothing.
 class Alone final : public Exchange {
  public:
   Alone() : Exchange({.rank = 0, .size = 1}) {}

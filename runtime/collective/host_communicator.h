@@ -20,12 +20,12 @@ namespace geopipe {
 struct CommunicatorOptions {
   int32_t rank = 0;  // in the group
   int32_t size = 1;
-  // false: an operation runs in the thread that calls it, and is over when the call returns (an error of its own is
-  // the call's then, too). true: a thread of the communicator runs them in order.
+  // false: an operation runs in the thread that calls it, and is over when the call returns (the call then returns its
+  // error too). true: a thread of the communicator runs them in order.
   bool own_thread = false;
-  // For another rank to take the next step of an operation; then the group fails.
+  // Longest wait for another rank's next step in an operation; then the group fails.
   int64_t longest_wait_ns = 60'000'000'000;
-  // Of the host's memory; the slots count as its category transport (optimizer/model/collective_memory.h). Outlives the
+  // The host's memory; the slots count as its category transport (optimizer/model/collective_memory.h). Outlives the
   // communicator, as the others do.
   Allocator* allocator = nullptr;
   WaitWatch* watch = nullptr;  // null: nobody is told
@@ -40,7 +40,7 @@ struct SharedGroup {
   const StopEvent* stop = &StopEvent::Never();  // ends joining: Cancelled
 };
 
-// Returns when the ranks have the memory that they share: on rank 0 all, on another rank itself. Errors: ShareRegion's
+// Rank 0 returns when all ranks have the shared memory, another rank when it has it itself. Errors: ShareRegion's
 // (region_handover.h) and the allocator's; FailedPrecondition when the processor is too old.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeSharedMemoryCommunicator(const CommunicatorOptions& options,
                                                                            const SharedGroup& group);
@@ -51,11 +51,12 @@ struct MessageGroup {
   std::vector<int32_t> ranks;  // of the transport; the group's rank is the place in here
 };
 
-// What the transport needs to have between the ranks of the group, of those that begin or end at `rank` (of the group).
+// Channels that the transport needs between the ranks of the group: those that begin or end at `rank` (of the group).
 std::vector<ChannelSpec> CollectiveChannels(const MessageGroup& group, int32_t rank);
 
-// Over a transport with those channels, which it alone uses and which outlives it. Returns at once. An abort reaches
-// the other ranks by message, within half a second where they wait. FailedPrecondition when the processor is too old.
+// Makes a communicator over a transport with those channels, which it alone uses and which outlives it. Returns at
+// once. An abort reaches the other ranks by message, within half a second where they wait. FailedPrecondition when the
+// processor is too old.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeMessageCommunicator(const CommunicatorOptions& options,
                                                                       const MessageGroup& group,
                                                                       MessageTransport& transport);

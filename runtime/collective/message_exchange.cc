@@ -13,11 +13,11 @@
 namespace geopipe {
 namespace {
 
-// How soon a rank that waits notices that another has given up.
+// Interval at which a waiting rank checks for the aborts of others.
 constexpr int64_t kAbortCheckNs = 200'000'000;
 constexpr MessageTag kAbortTag{};
 
-// A tensor of a message: words, because transports know slots by the layout of what comes.
+// Element of a message's tensor: a word, because transports know slots by the layout of the messages.
 constexpr int64_t kWordBytes = 4;
 
 ChannelId ChannelOf(const MessageGroup& group, MessageKind kind, int32_t from, int32_t to) {
@@ -205,7 +205,7 @@ void MessageExchange::Abort(const absl::Status& why) {
     message->int32()[0] = static_cast<int32_t>(why.code());
     const size_t bytes = std::min(why.message().size(), static_cast<size_t>(kAbortMessageBytes - 2 * kWordBytes));
     std::memcpy(message->data() + kWordBytes, why.message().data(), bytes);
-    // What cannot be sent is not: the transport has failed, for the others as well.
+    // An error here is ignored: the transport has failed, for the other ranks as well.
     static_cast<void>(transport_.Send(Channel(MessageKind::kCollectiveAbort, rank(), to), kAbortTag,
                                       {.value = *std::move(message), .ready = Completion::At(clock().NowNs())}));
   }

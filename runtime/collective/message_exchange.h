@@ -1,4 +1,4 @@
-// Rounds among ranks anywhere, through messages: each sends each other what it shows to it.
+// Rounds among ranks anywhere, through messages: each rank sends each other the data it shows to it.
 #pragma once
 
 #include <cstdint>
@@ -13,16 +13,16 @@
 
 namespace geopipe {
 
-// A message of a round is the part, then the common bytes; its tag is the number of the round and the fingerprint. Not
-// more are on their way to a rank than it has slots for.
+// A message of a round is the part, then the common bytes; its tag is the number of the round and the fingerprint. At
+// most as many are on their way to a rank as it has slots.
 class MessageExchange final : public Exchange {
  public:
-  // What it is given outlives it.
+  // All references outlive the exchange.
   MessageExchange(const ExchangePlace& place, const MessageGroup& group, MessageTransport& transport,
                   Allocator& allocator);
 
   int64_t Capacity(bool parts, bool common) const override;
-  // What goes over a network of 10 Gbit/s in the 50 us that a message takes.
+  // Bytes that cross a network of 10 Gbit/s in the 50 us that a message takes.
   int64_t BytesInsteadOfRound() const override { return int64_t{64} << 10; }
   absl::Status Begin(const Round& round) override;
   std::byte* PartFor(int32_t to) override;
@@ -33,7 +33,7 @@ class MessageExchange final : public Exchange {
   absl::Status aborted() const override;
 
  private:
-  // What goes to and comes from one other rank.
+  // Messages to and from one other rank.
   struct Peer {
     Tensor outgoing;              // while it is written
     std::deque<MessageTag> sent;  // not known to be acknowledged
@@ -42,10 +42,10 @@ class MessageExchange final : public Exchange {
   };
 
   MessageTag Tag() const;
-  // Runs `wait` with deadlines, so often that an abort is noticed, until it ends otherwise, or has lasted too long.
+  // Runs `wait` with deadlines, often enough to notice an abort, until it ends otherwise or has lasted too long.
   template <class Wait>
   absl::Status WaitFor(int32_t rank, const Wait& wait);
-  // Takes up the reasons of others that have given up.
+  // Takes up the aborts of other ranks and their reasons.
   void HearAborts();
   ChannelId Channel(MessageKind kind, int32_t from, int32_t to) const;
 

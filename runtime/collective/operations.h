@@ -11,8 +11,8 @@
 
 namespace geopipe {
 
-// Operands as Communicator's, which are checked here. An operation runs on the calling thread; errors are the
-// exchange's. One at a time.
+// Checks operands as Communicator describes them. An operation runs on the calling thread; errors are the exchange's.
+// One at a time.
 class CollectiveOperations {
  public:
   // The exchange outlives this, and so does `scratch`: as much memory as the exchange's Capacity(true, true).
@@ -30,7 +30,7 @@ class CollectiveOperations {
   absl::Status Barrier();
 
  private:
-  // Bytes of an operand that one round carries, shared out evenly over the ranks: rank i has those from Begin(i) on.
+  // Bytes of an operand that one round carries, divided evenly among the ranks: rank i has those from Begin(i) on.
   struct Slices {
     int64_t begin = 0;
     int64_t bytes = 0;
@@ -46,13 +46,13 @@ class CollectiveOperations {
   int32_t Other(int32_t i) const { return (rank() + 1 + i) % size(); }
   int32_t Others() const { return size() - 1; }
 
-  // In rounds like `round`, without its bytes.
+  // Gathers `in` of all ranks into `out` of those that look, in rounds like `round`, which leaves its bytes open.
   absl::Status Collect(const Round& round, const ConstElements& in, const Elements& out);
   absl::Status AllReduceAtOnce(ReduceOp op, const ConstElements& in, const Elements& out);
   absl::Status AllReduceInParts(ReduceOp op, const ConstElements& in, const Elements& out);
   // Looks at all others; their parts, or common bytes, become the sources of Fold.
   absl::Status LookAtAll(bool parts);
-  // Of the sources and, as this rank's, `own`.
+  // Reduces the sources, with `own` as this rank's, into `out`.
   void Fold(ReduceOp op, DType dtype, const std::byte* own, std::byte* out, int64_t bytes);
 
   Exchange& exchange_;

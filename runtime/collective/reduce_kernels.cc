@@ -1,4 +1,5 @@
-// Compiled for AVX2 on x86-64; includes nothing that other files share, lest the linker take such code from here.
+// Kernels compiled for AVX2 on x86-64. This file includes no header with code that other files share, lest the linker
+// take such code from here.
 #include "runtime/collective/reduce_kernels.h"
 
 #if defined(__x86_64__)
@@ -18,7 +19,7 @@ using U16x8 = uint16_t __attribute__((vector_size(16)));
 
 #define GP_INLINE static inline __attribute__((always_inline))
 
-// A type of elements: what lies in memory, what is calculated with, and the way between the two.
+// A type of elements: its memory layout, the lanes to calculate with, and the conversions between the two.
 template <class LanesType, int64_t kElementBytes>
 struct Plain {
   static constexpr int64_t kBytes = kElementBytes;
@@ -62,7 +63,7 @@ struct Plus {
   }
 };
 
-// `b` where it is greater or no number.
+// `b` where it is greater or NaN, else `a`.
 GP_INLINE F32x8 Greatest(F32x8 a, F32x8 b) { return ((b > a) | (b != b)) ? b : a; }
 GP_INLINE F64x4 Greatest(F64x4 a, F64x4 b) { return ((b > a) | (b != b)) ? b : a; }
 GP_INLINE U32x8 Greatest(U32x8 a, U32x8 b) { return (I32x8)b > (I32x8)a ? b : a; }
@@ -77,7 +78,7 @@ struct Greater {
 template <class Type>
 inline constexpr int64_t kLanes = sizeof(typename Type::Lanes) / sizeof(typename Type::Lanes{}[0]);
 
-// `kVectors` of them from byte `at` on.
+// Reduces `kVectors` vectors from byte `at` on.
 template <class Type, class Operation, int kVectors>
 GP_INLINE void Block(const std::byte* const* sources, int32_t ranks, std::byte* out, int64_t at) {
   constexpr int64_t kStride = kLanes<Type> * Type::kBytes;
@@ -111,7 +112,7 @@ void Fold(const std::byte* const* sources, int32_t ranks, std::byte* out, int64_
   if (at == bytes) {
     return;
   }
-  // The rest in vectors, too, so that there is one way to calculate.
+  // The rest is computed in vectors, too, so that all elements are computed alike.
   const auto rest = static_cast<size_t>(bytes - at);
   std::byte result[kStride] = {};
   std::memcpy(result, sources[0] + at, rest);

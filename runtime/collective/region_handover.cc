@@ -23,7 +23,7 @@ constexpr size_t kNonceBytes = 32;
 constexpr size_t kMaxGuests = 64;  // that have connected and not said what they want
 constexpr int64_t kRetryNs = 10'000'000;
 
-// What each end proves to know the secret with. `what` tells the statements apart.
+// The proof with which an end shows that it knows the secret. `what` tells the statements apart.
 Proof ProofOf(const Handover& handover, std::string_view what, int32_t rank, std::string_view host_nonce,
               std::string_view guest_nonce) {
   const std::string statement = fmt::format("geopipe collective {}: {} of {} in {}{}{}", what, rank, handover.size,
@@ -97,7 +97,7 @@ class Host {
   }
 
  private:
-  // Whether there is nothing more to do for it.
+  // Answers a guest's request, if it has come; true when the guest is done.
   bool IsServed(const Guest& guest) {
     std::string packet;
     const PacketResult result = TryReceivePacket(guest.fd.get(), sizeof(Request), packet);
@@ -154,7 +154,7 @@ absl::StatusOr<UniqueFd> Connect(const Handover& handover) {
   }
 }
 
-// The next packet of `bytes` bytes and what comes with it.
+// Waits for the next packet of `bytes` bytes and the file that comes with it.
 absl::Status AwaitPacket(const Handover& handover, int fd, size_t bytes, std::string& packet, UniqueFd& file) {
   std::array polled{pollfd{.fd = fd, .events = POLLIN, .revents = 0},
                     pollfd{.fd = handover.stop->fd(), .events = POLLIN, .revents = 0}};

@@ -1,6 +1,6 @@
-// How a region comes from a group's first rank to the others: through a socket whose name only those can tell who know
-// the group's secret. Both ends belong to one user and prove to each other, with fresh numbers, that they know it, so
-// that neither a stranger nor a process of another epoch, which has another secret, joins.
+// Hands a region from a group's first rank to the others, through a socket whose name only those can tell who know the
+// group's secret. Both ends belong to one user and prove to each other, with fresh numbers, that they know the secret,
+// so that neither a stranger nor a process of another epoch, which has another secret, joins.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -24,9 +24,9 @@ struct Handover {
   const StopEvent* stop = &StopEvent::Never();  // outlives the handover
 };
 
-// Makes the region, on rank 0, or gets it, on the others; on rank 0 returns when all the others have got it.
-// DeadlineExceeded names the ranks that have not come; AlreadyExists: this group has another first rank already;
-// PermissionDenied: the other end does not know the secret, or is another user's; Cancelled: it was stopped.
+// Rank 0 makes the region, and returns when all others have it; the others receive it. DeadlineExceeded names the ranks
+// that have not come; AlreadyExists: this group has another first rank already; PermissionDenied: the other end does
+// not know the secret, or is another user's; Cancelled: it was stopped.
 absl::StatusOr<SharedRegion> ShareRegion(const Handover& handover);
 
 }  // namespace geopipe

@@ -17,7 +17,7 @@
 namespace geopipe {
 namespace {
 
-// Between processes, hence not FUTEX_PRIVATE. Returns 0, or why it did not sleep until it was woken.
+// Waits on a word that processes share, hence not FUTEX_PRIVATE. Returns 0, or why it did not sleep until it was woken.
 int FutexWait(std::atomic<uint32_t>& word, uint32_t value, int64_t deadline_ns) {
   const timespec until{.tv_sec = deadline_ns / 1'000'000'000, .tv_nsec = deadline_ns % 1'000'000'000};
   const auto result =
@@ -47,7 +47,8 @@ absl::Status SharedExchange::Await(int32_t rank, uint32_t rounds) {
   }
   const Waiting waiting(watch());
   const int64_t deadline_ns = WaitDeadlineNs();
-  // Either the other sees the count when it has shown, or this sees what it has shown: both in one order of all.
+  // All accesses are sequentially consistent: either the other sees this count once it has shown, or this sees the
+  // round.
   other.waiting.fetch_add(1);
   absl::Status result;
   while (true) {

@@ -9,15 +9,16 @@
 
 namespace geopipe {
 
-// A rank writes into the slots of its own and reads those of others in place. What it has shown is a counter, which
-// others wait for on a futex, asleep; a rank that comes last wakes them with one system call and makes none itself.
-// With two slots a rank writes the next round while others read this one: who has shown a round has read all before it.
+// A rank writes into its own slots and reads those of others in place. A counter, a futex, says how many rounds it has
+// shown; others wait for it asleep. A rank that comes last wakes them with one system call and makes none itself. With
+// two slots a rank writes the next round while others read this one: a rank that has shown a round has read all before
+// it.
 class SharedExchange final : public Exchange {
  public:
   SharedExchange(const ExchangePlace& place, SharedRegion region) : Exchange(place), region_(std::move(region)) {}
 
   int64_t Capacity(bool parts, bool common) const override;
-  // Measured on 2 processors: 2, 4 and 8 ranks change over at about this.
+  // Measured on 2 processors: with 2, 4 and 8 ranks both ways take the same time at about this size.
   int64_t BytesInsteadOfRound() const override { return int64_t{256} << 10; }
   absl::Status Begin(const Round& round) override;
   std::byte* PartFor(int32_t to) override;

@@ -14,10 +14,10 @@
 namespace geopipe {
 namespace {
 
-// Nobody makes it shorter, which would kill whoever looks at what is gone.
+// The file is sealed: shrinking it would kill every rank that reads the lost pages (SIGBUS).
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 
-// A page for the whole, then one for each rank, then the slots.
+// Size of one page for the whole, one for each rank, and the slots.
 int64_t RegionBytes(int32_t ranks) {
   return kSharedRankHeaderBytes + ranks * (kSharedRankHeaderBytes + kSharedSlots * kSharedSlotBytes);
 }

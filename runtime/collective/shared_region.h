@@ -1,5 +1,5 @@
-// Memory that the ranks of a group on one host share, and what lies where in it. The file has no name; whoever is given
-// its descriptor maps it.
+// Memory that the ranks of a group on one host share, and its layout. The file has no name; a process that is given its
+// descriptor maps it.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -15,18 +15,18 @@
 
 namespace geopipe {
 
-// The state of one rank: written by it, but for `abandoned` in `shown` and for `waiting`. Zeros at first.
+// The state of one rank: written by it, but for `kAbandoned` in `shown` and for `waiting`. Zeros at first.
 struct SharedRank {
   static constexpr size_t kLine = 128;  // two cache lines, because processors fetch them in pairs
   static constexpr uint32_t kAbandoned = 1;
 
   // Twice the number of rounds that the rank has shown, wrapping around, and kAbandoned. A futex.
   alignas(kLine) std::atomic<uint32_t> shown;
-  // How many others wait for `shown`.
+  // Number of other ranks that wait for `shown`.
   alignas(kLine) std::atomic<uint32_t> waiting;
   // Round::fingerprint of the last rounds, by slot.
   alignas(kLine) std::atomic<uint32_t> fingerprint[kSharedSlots];
-  // Why this rank has given up, complete before `abandoned_by` names it.
+  // The reason why this rank has given up, complete before `abandoned_by` names it.
   alignas(kLine) int32_t why_code;
   char why[kAbortMessageBytes];
 };
@@ -35,9 +35,9 @@ static_assert(std::atomic<uint32_t>::is_always_lock_free);
 
 class SharedRegion {
  public:
-  // A new one for `ranks` ranks; memory is taken at once. ResourceExhausted when there is none.
+  // Makes a region for `ranks` ranks and takes its memory at once. ResourceExhausted when there is too little.
   static absl::StatusOr<std::pair<SharedRegion, UniqueFd>> Create(int32_t ranks);
-  // Maps one that another process has made. FailedPrecondition when it is not of this size, or could become another.
+  // Maps a region of another process. FailedPrecondition when it is not of this size, or its size could change.
   static absl::StatusOr<SharedRegion> Map(const UniqueFd& file, int32_t ranks);
 
   SharedRegion(SharedRegion&& other) noexcept
@@ -56,7 +56,7 @@ class SharedRegion {
   }
   // 1 + the rank that gave up first; 0: none has.
   std::atomic<uint32_t>& abandoned_by() const { return *reinterpret_cast<std::atomic<uint32_t>*>(memory_); }
-  // Of kSharedSlotBytes.
+  // A slot of kSharedSlotBytes.
   std::byte* slot(int32_t rank, uint32_t slot) const {
     return memory_ + kSharedRankHeaderBytes * (1 + int64_t{ranks_}) +
            (int64_t{rank} * kSharedSlots + slot) * kSharedSlotBytes;

@@ -45,7 +45,7 @@ class Buffer {
   Buffer& operator=(const Buffer&) = delete;
   ~Buffer();
 
-  // In the allocator's memory space.
+  // Memory in the allocator's space.
   std::byte* data() const { return data_; }
   int64_t size() const { return size_; }
   // REQUIRES: !empty().
@@ -66,7 +66,7 @@ class Buffer {
   MemoryCategory category_ = MemoryCategory::kWorkspace;
 };
 
-// Move-only: memory that is taken elsewhere and counts as the allocator's, until this goes.
+// Memory that is taken elsewhere and counts as the allocator's while this lives. Move-only.
 class Reservation {
  public:
   Reservation() = default;
@@ -88,13 +88,13 @@ class Reservation {
 // The limit of an allocator that only the machine limits.
 inline constexpr int64_t kUnlimitedMemoryBytes = std::numeric_limits<int64_t>::max() / 2;
 
-// Thread-safe. Must outlive its buffers. Blocks that come back are kept for the next request of the same size (fresh
-// pages are costly); they count as free, and are given back to the device before the limit would be exceeded. Device
-// memory may come back while work that uses it is still queued: who gets it next uses it behind that work. Staging
-// memory must not: the host does not queue.
+// Thread-safe. Must outlive its buffers. Released blocks are kept for the next request of the same size (fresh pages
+// are costly); they count as free, and return to the device before the limit would be exceeded. Device memory may be
+// released while work that uses it is still queued: its next user is queued behind that work. Staging memory must not:
+// the host does not queue.
 class Allocator {
  public:
-  // Of the device's memory; the device outlives it.
+  // Allocates the device's memory; the device outlives it.
   explicit Allocator(int64_t limit_bytes, Device& device = HostDevice());
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
@@ -103,7 +103,7 @@ class Allocator {
   // ResourceExhausted names category, size, what is in use by category and the limit. REQUIRES: bytes > 0.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryCategory category);
 
-  // Counts memory that somebody else takes. ResourceExhausted as above.
+  // Counts memory that is taken elsewhere. ResourceExhausted as above.
   absl::StatusOr<Reservation> Reserve(int64_t bytes, MemoryCategory category);
 
   struct Usage {
@@ -116,11 +116,11 @@ class Allocator {
 
   Device& device() const { return device_; }
   MemorySpace space() const { return space_; }
-  // Of memory that the host may touch, for what goes to the device or comes from it: this allocator itself where the
-  // device's memory is the host's, else one with the same limit.
+  // Allocates memory that the host may touch, for data to and from the device: this allocator itself if the device's
+  // memory is the host's, else one with the same limit.
   Allocator& staging() { return staging_ == nullptr ? *this : *staging_; }
-  // For what the device gives up to the host's memory; another allocator also where the device's memory is the host's.
-  // Nothing limits it but the host. REQUIRES: this is no other allocator's staging or host memory.
+  // Allocates memory for data that the device moves out to the host; a separate allocator even if the device's memory
+  // is the host's. Only the host limits it. REQUIRES: this is no other allocator's staging or host memory.
   Allocator& host() const { return *host_; }
 
  private:

@@ -1,4 +1,4 @@
-// When work on a device is over. A device that computes on the calling thread knows it when its call returns; another
+// The end of work on a device. A device that computes on the calling thread knows it when its call returns; another
 // completes it later, from a thread of its own, and nobody waits in between.
 #pragma once
 
@@ -9,18 +9,19 @@
 
 namespace geopipe {
 
-// A small value; copies share what they stand for. All times are of the monotonic clock. Thread-safe.
+// A small value; copies refer to the same work. All times are of the monotonic clock. Thread-safe.
 class Completion {
  public:
-  // Of work that was never needed: over since ever.
+  // Work that was never needed: over at time 0.
   Completion() : Completion(0, 0) {}
-  // Of work that is over, or whose end is known.
+  // Work that is over, or whose end is known.
   Completion(int64_t begun_ns, int64_t ready_ns) : begun_ns_(begun_ns), ready_ns_(ready_ns) {}
   static Completion At(int64_t ns) { return {ns, ns}; }
-  // Of work under way, which its owner completes once.
+  // Work under way, which its owner completes once.
   static Completion Pending();
 
-  // REQUIRES: Pending, and not completed yet. Runs what waits, on the calling thread. Any thread.
+  // Completes the work and runs its callbacks on the calling thread. REQUIRES: Pending, and not completed yet. Any
+  // thread.
   void Complete(int64_t begun_ns, int64_t ready_ns);
 
   bool done() const;
@@ -28,7 +29,7 @@ class Completion {
   int64_t begun_ns() const;
   int64_t ready_ns() const;
 
-  // Calls `callback` when the work is over: at once where it is, else on the thread that completes it.
+  // Calls `callback` when the work is over: at once if it is, else on the thread that completes it.
   void Then(std::function<void()> callback) const;
 
   // The same work, whose result counts as ready at `ns` at the earliest.

@@ -9,7 +9,7 @@
 namespace geopipe {
 namespace {
 
-// The host gets a staging buffer back only when the device is through with it.
+// Keeps the staging buffer until the device no longer uses it; only then may the host have it back.
 void KeepUntilDone(Device& device, Tensor staging) {
   device.Record().Then([kept = std::make_shared<Tensor>(std::move(staging))] {});
 }
@@ -18,7 +18,7 @@ absl::StatusOr<Tensor> StagingFor(const Tensor& tensor, MemoryCategory category)
   return Tensor::Create(tensor.allocator().staging(), category, tensor.dtype(), tensor.shape());
 }
 
-// Between the tensor and its staging buffer.
+// Copies between the tensor and its staging buffer.
 absl::Status Copy(Device& device, const Tensor& from, const Tensor& to) {
   GP_CHECK(from.bytes() == to.bytes(), "{} bytes copied to {}", from.bytes(), to.bytes());
   return device.Copy(from.address(), to.address(), to.bytes());

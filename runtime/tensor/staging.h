@@ -1,4 +1,4 @@
-// The way between a device's memory and the host: through staging buffers of the tensor's allocator, with copies in
+// Moves data between a device's memory and the host: through staging buffers of the tensor's allocator, with copies in
 // order with the device's work. Where the device's memory is the host's, the tensor itself is the staging buffer, and
 // nothing is copied.
 #pragma once
@@ -19,20 +19,20 @@ absl::Status Copy(const Tensor& from, const Tensor& to);
 // those of `fill`, of staging memory and of the device.
 absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill);
 
-// Enqueues a copy of the tensor, as the work that was enqueued before leaves it, to a staging buffer. Where its memory
-// is the host's there is none, and the tensor itself is what the completion is about. Does not wait.
+// Enqueues a copy of the tensor, as the work enqueued before leaves it, to a staging buffer. Where its memory is the
+// host's, the value is empty, and the tensor itself is what becomes ready. Does not wait.
 absl::StatusOr<Timed<Tensor>> StagedCopy(const Tensor& tensor);
 
-// Waits until all work that was enqueued before is done, and shows `read` what the tensor then holds. Errors: those of
-// staging memory and of the device.
+// Waits until all work enqueued before is done, and shows `read` the tensor's contents. Errors: those of staging memory
+// and of the device.
 absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read);
 
-// The tensor in host memory, as the work that was enqueued before leaves it, once the completion says so. Does not
-// wait; keeps the category.
+// The tensor in host memory, as the work enqueued before leaves it, once the completion says so. Does not wait; keeps
+// the category.
 absl::StatusOr<Timed<Tensor>> ToHost(Timed<Tensor> tensor);
 
-// A tensor in `allocator`'s memory with the elements of one in host memory, for work that is enqueued from now on. Does
-// not wait; of `category`.
+// A tensor in `allocator`'s memory with the elements of one in host memory, for work enqueued from now on. Does not
+// wait; of `category`.
 absl::StatusOr<Tensor> ToDevice(Tensor host, Allocator& allocator, MemoryCategory category);
 
 }  // namespace geopipe

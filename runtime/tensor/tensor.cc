@@ -62,7 +62,7 @@ Tensor& Tensor::operator=(Tensor&& other) noexcept {
 namespace {
 
 int64_t ElementsOf(const std::vector<int64_t>& shape) {
-  // Far above any memory, and its product with an element's size still is an int64_t.
+  // The limit is far above any memory, and its product with an element's size is still an int64_t.
   constexpr int64_t kMaxElements = std::numeric_limits<int64_t>::max() / 8;
   int64_t elements = 1;
   for (const int64_t extent : shape) {

@@ -28,17 +28,17 @@ class Tensor {
   Tensor(Tensor&& other) noexcept;
   Tensor& operator=(Tensor&& other) noexcept;
 
-  // Uninitialised memory. Errors are the allocator's. REQUIRES: every extent is positive.
+  // A tensor of uninitialised memory. Errors are the allocator's. REQUIRES: every extent is positive.
   static absl::StatusOr<Tensor> Create(Allocator& allocator, MemoryCategory category, DType dtype,
                                        std::vector<int64_t> shape);
   // REQUIRES: allocator.space() == kHost.
   static absl::StatusOr<Tensor> Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
                                       std::vector<int64_t> shape);
 
-  // The elements from `first` on as a tensor of their own, in the same memory, which stays this one's: the part must
-  // not outlive it. REQUIRES: they are this one's.
+  // The elements from `first` on as a tensor of their own, in the memory of this one, which must outlive it. REQUIRES:
+  // this tensor has these elements.
   Tensor Part(int64_t first, std::vector<int64_t> shape) const;
-  // The first bytes as elements of another type, otherwise as Part. REQUIRES: there are enough.
+  // The first bytes as elements of another type, otherwise like Part. REQUIRES: there are enough.
   Tensor As(DType dtype, std::vector<int64_t> shape) const;
 
   DType dtype() const { return dtype_; }
@@ -49,9 +49,9 @@ class Tensor {
 
   // kHost when empty.
   MemorySpace space() const { return empty() ? MemorySpace::kHost : allocator_->space(); }
-  // Where the tensor comes from. REQUIRES: !empty().
+  // The allocator of the tensor's memory. REQUIRES: !empty().
   Allocator& allocator() const { return *allocator_; }
-  // In the tensor's memory space: for kernels and the device's copies. The host does not look there.
+  // Address in the tensor's memory space: for kernels and the device's copies. The host does not read it.
   std::byte* address() const { return address_; }
 
   // The elements, for the host. REQUIRES: space() == kHost; of the spans: dtype() is theirs.
@@ -61,7 +61,7 @@ class Tensor {
   std::span<int32_t> int32() const { return Elements<int32_t>(DType::kInt32); }
   std::span<double> fp64() const { return Elements<double>(DType::kFp64); }
 
-  // Accounts the memory under another category from now on; a part's is not its own.
+  // Accounts the memory under another category from now on; a part has no memory of its own to account.
   void SetCategory(MemoryCategory category) { buffer_.SetCategory(category); }
 
  private:
