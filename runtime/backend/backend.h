@@ -140,7 +140,11 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
-  virtual absl::Status Zero(VectorView<float> values) = 0;
+  // Sets the bytes to 0, and with them elements of any type to zero.
+  virtual absl::Status ZeroBytes(std::byte* data, int64_t bytes) = 0;
+  absl::Status Zero(VectorView<float> values) {
+    return ZeroBytes(reinterpret_cast<std::byte*>(values.data), values.size * ByteSize(DType::kFp32));
+  }
 
   // c = a * b, or c += a * b. Each of the three may be fp32 or bf16, whatever the others are. Products are added in
   // fp32, and c is read in its own type where it is added to. A device's bf16 instructions may take numbers below

@@ -30,8 +30,8 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int threads, Allo
   return std::unique_ptr<CpuBackend>(new CpuBackend(threads, allocator, std::move(products)));
 }
 
-absl::Status CpuBackend::Zero(VectorView<float> values) {
-  std::memset(values.data, 0, static_cast<size_t>(values.size) * sizeof(float));
+absl::Status CpuBackend::ZeroBytes(std::byte* data, int64_t bytes) {
+  std::memset(data, 0, static_cast<size_t>(bytes));
   return absl::OkStatus();
 }
 

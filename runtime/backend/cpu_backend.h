@@ -15,7 +15,7 @@ class CpuBackend final : public Backend {
   // that the kernels are compiled for. Internal: oneDNN does not start. REQUIRES: threads >= 1.
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(int threads, Allocator& allocator);
 
-  absl::Status Zero(VectorView<float> values) override;
+  absl::Status ZeroBytes(std::byte* data, int64_t bytes) override;
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                       bool accumulate) override;
   absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,

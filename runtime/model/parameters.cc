@@ -408,7 +408,7 @@ absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
       const int64_t end = std::min(offsets_[i] + spec.count_per_rank(sharding_.tensor), own + run);
       const bool shared = sharding_.tensor_rank % (sharding_.tensor / spec.parts(sharding_.tensor)) != 0;
       if (skips || shared || begin >= end) {
-        GP_RETURN_IF_ERROR(backend_->Zero({reinterpret_cast<float*>(sums.At(static_cast<int64_t>(i)).data), 2}));
+        GP_RETURN_IF_ERROR(backend_->ZeroBytes(reinterpret_cast<std::byte*>(&sums.data[i]), sizeof(double)));
         continue;
       }
       const int64_t held_from = bucket.gradients.elements() >= bucket.elements ? 0 : own;

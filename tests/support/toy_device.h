@@ -70,7 +70,7 @@ class ToyBackend final : public Backend {
   ToyBackend(ToyDevice& device, Allocator& allocator);
   ~ToyBackend() override { device_.Drain(); }
 
-  absl::Status Zero(VectorView<float> values) override { return Queue(&Backend::Zero, values); }
+  absl::Status ZeroBytes(std::byte* data, int64_t bytes) override { return Queue(&Backend::ZeroBytes, data, bytes); }
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                       bool accumulate) override {
     return Queue(&Backend::MatMul, product, a, b, c, accumulate);
