@@ -1,7 +1,7 @@
 // One end of a link's probe, as a process: opens UCX on the devices that workers use, with the link shaped as theirs
-// is, and closes it by ending. A process of its own because UCX 1.13's TCP ends the one that strangers send malformed
-// bytes to, and the agent looks after workers. A slowdown (links.slowdown) is left out: it makes a link slower than
-// everybody believes, and what is believed comes from here.
+// is, and ends. It is a process of its own because strangers who send malformed bytes end a process with UCX 1.13's
+// TCP, and the agent looks after workers. A slowdown (links.slowdown) is left out: it stands for a link that is slower
+// than the planner believes, and the planner believes these measurements.
 #pragma once
 
 #include <string>
@@ -16,9 +16,9 @@ struct ProbeProcessOptions {
   bool near = false;            // both ends are in one site
 };
 
-// `fd`: one of MakePacketSockets. One packet comes in: v1::ProbeLink. Packets of v1::ProbeReport go out: opened
-// (where the order has no address), then measured (where it has) or failed. Returns the exit code: 0 when the order was
-// carried out or its failure reported.
+// Serves one order over `fd`, one of MakePacketSockets. One packet comes in: v1::ProbeLink. Packets of v1::ProbeReport
+// go out: opened (where the order has no address), then measured (where it has) or failed. Returns the exit code: 0
+// when the order was carried out or its failure reported.
 int ServeProbe(int fd, const ProbeProcessOptions& options);
 
 }  // namespace geopipe

@@ -123,7 +123,7 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   return absl::OkStatus();
 }
 
-// Null: none can be served; training goes on without, and others fetch checkpoint files elsewhere.
+// Serves checkpoint files; null where that fails: training goes on, and others fetch the files elsewhere.
 std::unique_ptr<FileServer> ServeFiles(const Flags& flags) {
   const absl::StatusOr<std::string> ip = DeviceIp(flags.limits.private_network);
   absl::StatusOr<std::unique_ptr<FileServer>> server =
@@ -156,7 +156,7 @@ std::string HomeOf(const Flags& flags) {
   return socket.substr(0, std::max<size_t>(1, socket.rfind('/')));
 }
 
-// Training goes on without metrics where they cannot be served.
+// Serves metrics; null where that fails or is not wanted: training goes on without.
 std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry& registry) {
   if (flags.metrics.empty()) {
     return nullptr;
@@ -171,7 +171,7 @@ std::unique_ptr<MetricsEndpoint> ServeMetrics(const Flags& flags, MetricRegistry
   return *std::move(endpoint);
 }
 
-// Null: there is none, or it is of no use. Training goes on without.
+// Null where there is no such memory or it is unusable: training goes on without.
 std::unique_ptr<KeptStates> OpenKeptMemory(const Flags& flags) {
   if (!flags.kept_memory_fd.has_value()) {
     return nullptr;
@@ -184,7 +184,7 @@ std::unique_ptr<KeptStates> OpenKeptMemory(const Flags& flags) {
   return std::make_unique<KeptStates>(*std::move(kept));
 }
 
-// Ends this process by `signal`, so that whoever waits for it sees what ended it.
+// Ends this process by `signal`, so that its parent sees what ended it.
 [[noreturn]] void DieBy(int signal) {
   std::signal(signal, SIG_DFL);
   sigset_t signals;
@@ -195,8 +195,8 @@ std::unique_ptr<KeptStates> OpenKeptMemory(const Flags& flags) {
   std::_Exit(1);
 }
 
-// Runs until it is stopped, fails, or is left alone, and ends the process: with its exit code, or by the signal of
-// another process that ended it.
+// Runs until the worker is stopped, fails, or is left alone, and ends the process: with its exit code, or by the signal
+// of another process that ended it.
 [[noreturn]] void RunWorker(const Flags& flags, ShutdownSignal& shutdown) {
   Clock& clock = Clock::Real();
   WorkerCore* worker = nullptr;  // set before the first dial
@@ -258,9 +258,9 @@ std::unique_ptr<KeptStates> OpenKeptMemory(const Flags& flags) {
   if (!received.requested && exit_code == 0) {
     DieBy(received.signal);
   }
-  // The end of the process ends the rest: arithmetic, which cannot be broken off and of which nothing is wanted; of a
-  // worker that fails, connections to peers that may not be there to take leave of; and UCX's threads, which do not
-  // bear that a listener is closed while somebody dials it.
+  // The end of the process ends the rest: arithmetic, which cannot be interrupted and is of no use any more; in a
+  // worker that fails, connections to peers that may be gone; and UCX's threads, which crash if a listener is closed
+  // while somebody dials it.
   std::_Exit(exit_code);
 }
 

@@ -1,5 +1,5 @@
 // The worker's stream to its agent, over gRPC: WorkerService.Attach on the agent's Unix socket. The only file of the
-// worker that knows gRPC; when to dial and what to say is worker_control's.
+// worker that knows gRPC; worker_control decides when to dial and what to say.
 #pragma once
 
 #include <grpcpp/grpcpp.h>
@@ -27,20 +27,20 @@ class AgentStream {
   AgentStream(std::string address, std::function<void(WorkerEvent)> post);
   AgentStream(const AgentStream&) = delete;
   AgentStream& operator=(const AgentStream&) = delete;
-  // Close(0).
+  // Does Close(0).
   ~AgentStream();
 
-  // One at a time: a stream that is dialed or open is hung up. Never waits.
+  // Dials; one stream at a time: one that is dialed or open is hung up. Never waits.
   void Dial(DialAgent order);
   void HangUp(AgentStreamId stream);
-  // To the stream, if it is open. Never waits.
+  // Sends on the stream, if it is open. Never waits.
   void Send(TellAgent order);
 
   // Sends what is queued for at most `flush_ns`, ends the stream and waits for the threads. Not on a thread of `post`.
   void Close(int64_t flush_ns);
 
  private:
-  // Of one stream.
+  // State of one stream.
   struct Session {
     explicit Session(DialAgent dial) : order(std::move(dial)) {}
     const DialAgent order;

@@ -109,7 +109,8 @@ void CheckpointWriter::Do(Manifest order) {
   post_(std::move(written));
 }
 
-// What is newer than the newest that is listed stays: it may be listed yet, though this node is ahead of others.
+// Removes old checkpoints. Those newer than the newest listed one stay: they may be listed yet, for this node may be
+// ahead of others.
 void CheckpointWriter::RemoveOldOnes(const Manifest& order) {
   const std::vector<int64_t> listed(order.command.kept_iterations().begin(), order.command.kept_iterations().end());
   if (listed.empty()) {
@@ -139,7 +140,7 @@ absl::Status CheckpointWriter::Complete(const Manifest& order) {
     manifest.files.push_back(std::move(entry));
   }
   GP_RETURN_IF_ERROR(Root(spec.path).Check());
-  // Begun by the ranks of this node: a folder that is gone holds none of their files.
+  // The ranks of this node have begun the folder; one that is gone holds none of their files.
   const std::string folder = CheckpointFolder(spec.path, manifest.next_iteration);
   GP_RETURN_IF_ERROR(WriteCheckpointManifest(folder, manifest));
   LogInfo("checkpoint of iteration {} is complete: {}", manifest.next_iteration, folder);

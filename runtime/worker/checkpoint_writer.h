@@ -1,5 +1,5 @@
-// Writes a rank's part of checkpoints on a thread of its own, while training goes on: one copy of the state at a time,
-// for a disk that is slower than training must cost turns, not memory.
+// Writes a rank's part of checkpoints on a thread of its own, while training goes on. It holds one copy of the state at
+// a time: a disk that is slower than training must cost checkpoints, not memory.
 #pragma once
 
 #include <absl/status/status.h>
@@ -24,7 +24,7 @@
 
 namespace geopipe {
 
-// Whose checkpoints a rank writes, and in which epoch of the run.
+// Job, rank and epoch of the checkpoints that a rank writes.
 struct CheckpointContext {
   JobSpec job;
   int64_t sequence_length = 0;
@@ -52,16 +52,16 @@ class CheckpointWriter {
   // Waits for the file under way; the rest is not written.
   ~CheckpointWriter();
 
-  // Any thread. The one snapshot there is, with the memory that it had; nullptr: it is being written.
+  // Takes the only snapshot, with the memory that it had; nullptr: it is being written. Any thread.
   std::unique_ptr<RankSnapshot> Take();
-  // Gives it back unwritten, or to be written: answered by CheckpointWritten.
+  // Give it back: unwritten, or to be written, which CheckpointWritten answers.
   void GiveBack(std::unique_ptr<RankSnapshot> snapshot);
   void Write(std::unique_ptr<RankSnapshot> snapshot);
-  // Answered by ManifestWritten; waits for room behind what is being written.
+  // Answered by ManifestWritten, after the snapshot that is being written.
   void WriteManifest(CheckpointContext context, v1::WriteManifestCommand command);
 
-  // Sees that checkpoints can be written below `path`, and lists those that are complete. Errors are one sentence. Any
-  // thread.
+  // Checks that checkpoints can be written below `path`, and lists those that are complete. Errors are one sentence.
+  // Any thread.
   static absl::StatusOr<std::vector<v1::CheckpointIdentity>> Find(const std::string& path);
 
  private:

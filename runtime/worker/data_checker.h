@@ -18,18 +18,18 @@ namespace geopipe {
 
 class DataChecker {
  public:
-  // What was found so far, every ten seconds at most, and at the end; or the error that ended the check, as its last
-  // word. Called on the checker's thread; may wait.
+  // Takes the findings so far, every ten seconds at most, and at the end; or last of all the error that ended the
+  // check. Called on the checker's thread; may wait.
   using Tell = std::function<void(absl::StatusOr<v1::DataCheckReport>)>;
 
   // Starts the thread. `corpus` and `clock` outlive the checker; `clock` as InterruptibleClock's.
   DataChecker(const Corpus& corpus, Clock& clock, Tell tell);
   DataChecker(const DataChecker&) = delete;
   DataChecker& operator=(const DataChecker&) = delete;
-  // Waits for the piece under way at most.
+  // Waits at most for the piece under way.
   ~DataChecker();
 
-  // How long to rest after a piece: nine times what it took, and ten seconds where the process was stopped meanwhile.
+  // Rest after a piece: nine times its duration, but ten seconds if the process was stopped meanwhile.
   static int64_t RestNs(int64_t took_ns);
 
  private:

@@ -26,7 +26,7 @@ void EpochSession::Returned() {
 void EpochSession::End(std::optional<int64_t> abandon_from) {
   const std::lock_guard lock(mutex_);
   ended_ = true;
-  // After training, peers may still need this end's acknowledgements.
+  // Peers may need this end's acknowledgements even after training, so that is not interrupted.
   if (!returned_ && (under_way_ == kNotBegun || (abandon_from.has_value() && under_way_ >= *abandon_from))) {
     InterruptLocked();
   }

@@ -1,4 +1,4 @@
-// What a rank has for one epoch only: its transport, and how its training is ended.
+// The parts of a rank that live for one epoch: its transport, and the means to end its training.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@ namespace geopipe {
 
 class EpochSession {
  public:
-  // `clock` is the one that the rank sleeps on, and outlives the session: sleeps last again.
+  // `clock` is the one that the rank sleeps on, and outlives the session, which ends its interruption.
   EpochSession(std::unique_ptr<UcxTransport> transport, InterruptibleClock& clock);
   EpochSession(const EpochSession&) = delete;
   EpochSession& operator=(const EpochSession&) = delete;
@@ -26,25 +26,26 @@ class EpochSession {
   const UcxTransport& transport() const { return *transport_; }
   ActionWatch& watch() { return watch_; }
   const ActionWatch& watch() const { return watch_; }
-  // With whom the rank divides its stages; null: nobody, or not yet.
+  // Groups with which the rank divides its stages; null: it has none, or not yet.
   RankCollectives* collectives() { return collectives_.get(); }
-  // Any thread may interrupt them from here on. Once.
+  // Sets the groups, which any thread may interrupt from here on. Once.
   void Use(std::unique_ptr<RankCollectives> collectives);
   // Set when connecting is to stop.
   const StopEvent& stopped() const { return stopped_; }
   // True when the actions of the iteration under way are to stop.
   const std::atomic<bool>& stop() const { return stop_; }
 
-  // The executor's thread is about to begin the iteration; false: the epoch was ended, and it does not.
+  // Called by the executor's thread before it begins an iteration; false: the epoch was ended, and it must not.
   bool Begin(int64_t iteration);
-  // The executor's thread has returned from training.
+  // Called by the executor's thread when it has returned from training.
   void Returned();
 
-  // No iteration begins any more. One that is under way is finished, or interrupted if it is `abandon_from` or later;
-  // before the first one begins, connecting is interrupted. Any thread; again with another `abandon_from`, too.
+  // Lets no further iteration begin. One that is under way is finished, or interrupted if it is `abandon_from` or
+  // later; before the first one begins, connecting is interrupted. Any thread; may be called again with another
+  // `abandon_from`.
   void End(std::optional<int64_t> abandon_from);
-  // Makes connecting and training return Cancelled soon: wakes what sleeps or waits; an action's arithmetic is not
-  // broken off. Any thread.
+  // Makes connecting and training return Cancelled soon: wakes sleepers and waiters; the arithmetic of an action is not
+  // interrupted. Any thread.
   void Interrupt();
 
  private:

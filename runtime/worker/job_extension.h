@@ -1,4 +1,4 @@
-// What may be put between a worker's job and its machine, by whoever starts the worker. A worker needs none.
+// Parts that the process which starts a worker may put between its job and its machine. A worker needs none.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -22,7 +22,7 @@ namespace geopipe {
 
 struct RankPreparation;
 
-// Of one rank of a job; lives as long as its state, over all epochs. Thread: the job's.
+// Extends one rank of a job; lives as long as its state, over all epochs. Thread: the job's.
 class JobExtension {
  public:
   using BuildEngine = std::function<absl::StatusOr<std::unique_ptr<StageEngine>>()>;
@@ -32,19 +32,19 @@ class JobExtension {
   virtual absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) = 0;
   // The largest messages that the engines make; nullopt: the model's. `norms` as SizesOfPlan's.
   virtual std::optional<ChannelSizes> Sizes(bool norms) = 0;
-  // Of the rank, besides those of its pipeline.
+  // Channels of the rank besides those of its pipeline.
   virtual std::vector<ChannelSpec> Channels() = 0;
-  // Between UCX and the streams, of each epoch anew; empty: nothing.
+  // Layer between UCX and the streams, made anew for each epoch; empty: none.
   virtual MakeFrameLayer Layer() = 0;
-  // The thread that calls is about to train, over a transport and watched by what outlives the training.
+  // Called on the thread that is about to train, with its transport and watch, which outlive the training.
   virtual void OnTrain(MessageTransport& transport, ActionWatch& watch) = 0;
 };
 
-// Null: nothing is put between. What is handed over outlives the extension; the preparation becomes that of each epoch.
+// Makes the extension; null: none. The references outlive it; the preparation becomes that of each epoch.
 using ExtendJob = std::function<std::unique_ptr<JobExtension>(const RankPreparation& preparation, Allocator& allocator,
                                                               Clock& clock)>;
 
-// How slowly the rank's node sends checkpoint files to other sites. Empty, or an empty result: as fast as it can.
+// Rate at which the rank's node sends checkpoint files to other sites. Empty, or an empty result: as fast as it can.
 using PaceExchange = std::function<PaceOfSite(const RankPreparation& preparation)>;
 
 }  // namespace geopipe

@@ -47,7 +47,7 @@ class HfWeights final : public WeightSource {
   const std::string folder_;
 };
 
-// Until a replica gives the state.
+// Zeros, until a replica gives the state.
 class NoWeights final : public WeightSource {
  public:
   absl::Status Read(std::string_view /*name*/, const std::vector<int64_t>& /*shape*/,
@@ -75,7 +75,7 @@ absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   return std::make_unique<HfWeights>(std::move(directory), job.init_from);
 }
 
-// What the plan took the crossings to and from this rank for. Those that are shaped above UCX it does not see.
+// Links that the plan assumed to and from this rank. Those that are shaped above UCX do not concern its sockets.
 std::vector<PeerLink> LinksOf(const RankPreparation& preparation) {
   std::vector<PeerLink> links;
   if (!preparation.shapes.empty()) {
@@ -115,7 +115,7 @@ TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32
   return options;
 }
 
-// Runs of one job have another hash each, so that a worker of an earlier one is recognised without its secret.
+// Hash of the job and the run, so that a worker of an earlier run is recognised without its secret.
 uint64_t JobHash(const RankPreparation& preparation) {
   constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;
   return Crc32c(std::as_bytes(std::span(preparation.job.name))) ^ (preparation.run_incarnation * kSpread);
@@ -196,12 +196,12 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation prepar
   return job;
 }
 
-// A modelled run exchanges norms only where its costs have an epilogue that they are part of.
+// True when norms are exchanged: in a modelled run only where its costs have an epilogue that they are part of.
 bool RankJob::exchanges_norms() const {
   return preparation_.job.training.grad_clip.has_value() && (!modelled() || preparation_.costs.epilogue_ns > 0);
 }
 
-// Who is given a state comes later to its first message.
+// Deadline for a peer's message. A rank that first receives a state sends its first message later.
 int64_t RankJob::progress_deadline_ns() const {
   constexpr int64_t kSlowNsPerByte = 50;
   return ProgressDeadlineNs(preparation_.costs) + (kSlowNsPerByte * preparation_.given_state_bytes);
@@ -413,7 +413,7 @@ absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
   return absl::OkStatus();
 }
 
-// What goes, goes after the lock: it says goodbye to its peers.
+// The old session ends after the lock is released, because it says goodbye to its peers.
 void RankJob::SetSession(std::unique_ptr<EpochSession> session) {
   const std::lock_guard lock(mutex_);
   if (session_ != nullptr) {
@@ -479,7 +479,7 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   };
   RankCollectives* const collectives = session_->collectives();
   if (collectives != nullptr) {
-    // Whoever waits for this rank need not wait longer; why it failed is this rank's to tell.
+    // Others need not wait longer for this rank; it reports itself why it failed.
     options.on_failure = [this, collectives] {
       collectives->Abort(absl::AbortedError(fmt::format("rank {} has stopped training", preparation_.rank)));
     };

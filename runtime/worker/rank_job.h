@@ -1,5 +1,5 @@
-// One rank of one plan on this worker: the engines of its stages, with weights and moments, and the data, which outlive
-// epochs; and the session of the epoch.
+// One rank of one plan on this worker: the engines of its stages with weights, moments and data, which outlive epochs;
+// and the session of the epoch.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -76,9 +76,9 @@ struct RankPreparation {
   ParameterSharding sharding() const;
 };
 
-// Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, a valid schedule, and
-// nothing that this worker cannot run (tensor or data parallelism, a backend that is not built). InvalidArgument and
-// Unimplemented name the key, its value and the remedy.
+// Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, a valid lowered
+// schedule, and only what this worker can run (a backend that is built and has the capabilities, no rendezvous).
+// InvalidArgument and Unimplemented name the key, its value and the remedy.
 absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
 
 // The other ranks of the plan that are at the rank's site.
@@ -96,16 +96,16 @@ struct RankUsage {
 
 using OpenTransport = std::function<absl::StatusOr<std::unique_ptr<UcxTransport>>(UcxTransportOptions)>;
 
-// Thread: Prepare, NextEpoch, Connect and Train on one thread; End, Interrupt, progress and usage on any; the rest on
-// the one, or on any while it does none of these.
+// Thread: Prepare, NextEpoch, Connect and Train on one thread; End, Interrupt, progress and usage on any; the others on
+// that thread, or on any while it does none of these.
 class RankJob {
  public:
-  // Reads weights, or the state of a checkpoint or one that is kept, and data, builds the engines and opens the
+  // Reads data and the initial weights or state (from a checkpoint or kept memory), builds the engines and opens the
   // transport. `kept` (null: there is no such memory) takes the states of a job with recovery memory. Errors: those of
   // weights, checkpoint, data, memory (the allocator's limit, and the system's), transport and extension. `clock` and
-  // `kept` outlive the job. `stop` breaks off what is fetched from other nodes (Cancelled). FailedPrecondition: the
-  // preparation goes on from a state that is not kept and names neither another rank that gives it nor a checkpoint, or
-  // one that is not the state before its first iteration in a run of this job.
+  // `kept` outlive the job. `stop` ends fetching from other nodes (Cancelled). FailedPrecondition: the preparation
+  // resumes from a state that is not kept and names neither another rank that gives it nor a checkpoint, or from a
+  // state that is not the one before its first iteration in a run of this job.
   static absl::StatusOr<std::unique_ptr<RankJob>> Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport,
                                                           const ExtendJob& extend = nullptr, KeptStates* kept = nullptr,
@@ -113,28 +113,28 @@ class RankJob {
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
 
-  // True when the state of this job is what `next` asks for, by job, plan and rank, and none is to be read; then
-  // NextEpoch can go on from it.
+  // True when the state of this job is the one that `next` asks for, by job, plan and rank, and none is to be read;
+  // then NextEpoch can resume from it.
   bool Serves(const RankPreparation& next) const;
   // Ends the session, and opens that of `next`; weights, moments and data stay. Errors: FailedPrecondition if `next`
-  // does not go on from next_iteration(); those of the transport. REQUIRES: Serves(next).
+  // does not resume from next_iteration(); those of the transport. REQUIRES: Serves(next).
   absl::Status NextEpoch(RankPreparation next, const OpenTransport& open_transport);
 
   const std::string& address() const { return session_->transport().address(); }
-  // Of the data this rank reads; nothing where it reads none.
+  // Fingerprint of the data this rank reads; empty where it reads none.
   DataFingerprint fingerprint() const { return data_ == nullptr ? DataFingerprint{} : data_->fingerprint(); }
   // Begins to check all of the data in the background, over all epochs, where this rank reads data. Once.
   void CheckData(DataChecker::Tell tell);
   int32_t rank() const { return preparation_.rank; }
-  // That the rank computes with; 0 where it computes nothing.
+  // Number of threads that the rank computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   const Allocator& allocator() const { return allocator_; }
   RankMemory memory_peaks() const;
   std::map<int32_t, PeerClock> peer_clocks() const { return session_->transport().peer_clocks(); }
   // The first iteration that is not finished: the weights are those before it.
   int64_t next_iteration() const { return next_iteration_; }
-  // What is held, as Train left it; where holds_state() is false, as it will be when Connect is done, and nothing until
-  // then. The job's thread.
+  // State that the rank holds, as Train left it. Where holds_state() is false, the rank holds none until Connect is
+  // done, and state() is the one it will hold then. The job's thread.
   bool holds_state() const { return !receives_; }
   StateIdentity state() const { return {.iteration = next_iteration_, .epoch = state_epoch_}; }
   uint64_t run_incarnation() const { return preparation_.run_incarnation; }
@@ -142,46 +142,46 @@ class RankJob {
   std::optional<ActionWatch::UnderWay> action() const;
   RankUsage usage() const;
 
-  // Connects to the peers with the epoch's secret. Then the rank's groups come together, and replicas give each other
-  // the state where the preparation says so. Errors: those of UcxTransport::Connect and the communicators.
+  // Connects to the peers with the epoch's secret, joins the rank's groups, and shares the state among replicas where
+  // the preparation says so. Errors: those of UcxTransport::Connect and the communicators.
   absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);
 
   // Runs the iterations [start, end), or those that begin before End. The callbacks come from this thread: `on_report`
-  // of each iteration, `on_state` (may be empty) when what is held is the state before an iteration that is about to
-  // begin, or behind the last that was finished. Errors: FailedPrecondition if `start_iteration` is not
-  // next_iteration(); those of Executor::Run.
+  // for each iteration; `on_state` (may be empty) when the state held is that before an iteration that is about to
+  // begin, or the one after the last. Errors: FailedPrecondition if `start_iteration` is not next_iteration(); those of
+  // Executor::Run.
   absl::Status Train(int64_t start_iteration, int64_t end_iteration, std::function<void(IterationStats)> on_report,
                      std::function<void(int64_t next_iteration)> on_state = nullptr);
 
-  // Copies the state to where it outlives the process, for a job that wants it. Errors: those of KeptStates::Save.
+  // Copies the state into memory that outlives the process, for a job that wants it. Errors: those of KeptStates::Save.
   absl::Status KeepState();
-  // What is kept of this job's run and rank, newest first.
+  // States kept of this job's run and rank, newest first.
   std::vector<StateIdentity> kept_states() const;
 
-  // What this rank's checkpoints are of, in the latest epoch. Any thread.
+  // Context of this rank's checkpoints in the latest epoch. Any thread.
   CheckpointContext checkpoint_context() const;
-  // Copies the state into `snapshot`, all but its time. Errors: those of StateSnapshot::Take;
-  // FailedPrecondition: it holds none.
+  // Copies the state into `snapshot`, all but its time. Errors: those of StateSnapshot::Take; FailedPrecondition: the
+  // rank holds none.
   absl::Status CopyState(RankSnapshot& snapshot);
 
-  // Those of EpochSession.
+  // Do as EpochSession's.
   void End(std::optional<int64_t> abandon_from);
   void Interrupt();
 
  private:
   RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock, KeptStates* kept);
 
-  // `clock`: for the waits of fetching; ends them when `stop` is set.
+  // `clock`: for the waits of fetching; wakes them when `stop` is set.
   absl::Status OpenState(Clock& clock, const StopEvent& stop);
   absl::Status TakeMemoryForStates();
-  // The stages of this rank, with what is kept of them.
+  // The stages of this rank, with the tensors that are kept of them.
   std::vector<KeptStates::Stage> KeptStages() const;
   KeptStates::Owner owner() const {
     return {.run_incarnation = preparation_.run_incarnation, .rank = preparation_.rank};
   }
   absl::Status BuildEngines();
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer(int32_t stage);
-  // The rank's groups come together, and its stages divide themselves through them.
+  // Joins the rank's groups and divides its stages through them.
   absl::Status JoinGroups(const std::string& secret);
   absl::Status ShareState();
   absl::Status OpenSession(const OpenTransport& open_transport);
@@ -213,8 +213,8 @@ class RankJob {
   int64_t transport_cpu_ns_ = 0;           // of the endpoint, when the last session ended
 };
 
-// Longest wait for one message before a peer counts as stuck: ten times what the whole iteration would take were
-// nothing done at the same time, but at least a minute.
+// Longest wait for one message before a peer counts as stuck: ten times the iteration's duration without any overlap,
+// but at least a minute.
 int64_t ProgressDeadlineNs(const PipelineCosts& costs);
 
 }  // namespace geopipe

@@ -41,7 +41,7 @@ void Replicator::Stop() {
 
 void Replicator::Fetch(Order order) {
   const std::lock_guard lock(mutex_);
-  // The same order again is answered once.
+  // A repeated order is answered once.
   std::erase_if(orders_, [&](const Order& waiting) {
     return waiting.context.epoch == order.context.epoch && waiting.command.iteration() == order.command.iteration();
   });

@@ -1,5 +1,5 @@
 // Fetches copies of a checkpoint's files from the workers that wrote them, on a thread of its own, while training goes
-// on: so slowly that it holds nothing up.
+// on, slowly enough not to delay it.
 #pragma once
 
 #include <absl/status/status.h>
@@ -37,10 +37,10 @@ class Replicator {
   // Stop, and waits for the thread.
   ~Replicator();
 
-  // Answered by ReplicaFetched when the order before is done; where a newer one of another checkpoint has come by then,
-  // with an error. Never waits. Any thread.
+  // Queues an order. ReplicaFetched answers it when the orders before are done; with an error if a newer order of
+  // another checkpoint has come by then. Never waits. Any thread.
   void Fetch(Order order);
-  // Breaks off what is under way, for good, without an answer. Any thread.
+  // Ends the order under way, for good, without an answer. Any thread.
   void Stop();
 
  private:

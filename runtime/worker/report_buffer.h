@@ -1,6 +1,7 @@
 // The lasting reports of a worker, numbered from 1, each kept until the coordinator has taken it. Bounded: when there
-// are too many bytes, actions (and clocks) of iterations go first, oldest first, then the oldest iterations; numbers
-// then jump, so the receiver sees it. Reports of other kinds are few, and are never dropped. No thread, no clock.
+// are too many bytes, actions (and clocks) of iterations are dropped first, oldest first, then the oldest iterations;
+// numbers then jump, so the receiver notices. Reports of other kinds are few, and are never dropped. No thread, no
+// clock.
 #pragma once
 
 #include <cstddef>
@@ -17,12 +18,11 @@ class ReportBuffer {
 
   // Numbers the report and keeps it.
   void Add(v1::WorkerReport report);
-  // The receiver has all reports up to this number.
+  // Notes that the receiver has all reports up to this number.
   void Taken(uint64_t up_to);
-  // The next report that was not handed out since Rewind, which now is; nullptr: there is none. Valid until the next
-  // call.
+  // Hands out the next report that was not handed out since Rewind; nullptr: there is none. Valid until the next call.
   const v1::WorkerReport* Next();
-  // On a new path: what is kept is handed out again.
+  // Hands out all kept reports again, for a new path.
   void Rewind() { handed_out_ = 0; }
 
   bool empty() const { return reports_.empty(); }

@@ -21,7 +21,7 @@ namespace {
 
 constexpr char kUnreadableMark[] = "geopipe/unreadable-checkpoint";
 
-// The node has no intact copy.
+// True when the node has no intact copy.
 bool IsLack(const absl::Status& status) { return absl::IsNotFound(status) || absl::IsDataLoss(status); }
 
 absl::Status Marked(absl::Status status) { return IsLack(status) ? MarkUnreadable(std::move(status)) : status; }
@@ -64,7 +64,7 @@ absl::Status CheckFits(const Checkpoint& checkpoint, const RankPreparation& prep
   return checkpoint.CheckSameModel(job.model);
 }
 
-// This node's, or where that is none of the run and epoch that are wanted, one that is fetched first.
+// Opens this node's checkpoint, or where that is not of the wanted run and epoch, one that it fetches first.
 absl::StatusOr<Checkpoint> OpenWanted(const RankPreparation& preparation, CheckpointFetcher& fetcher) {
   const CheckpointIdentity& wanted = *preparation.from_checkpoint;
   const std::string& root = preparation.job.checkpoint.path;
@@ -86,7 +86,7 @@ absl::StatusOr<Checkpoint> OpenWanted(const RankPreparation& preparation, Checkp
   return Checkpoint::Open(folder);
 }
 
-// Whether what a file here holds of the tensor is what the entry says.
+// True when the file's contents of the tensor here match the entry.
 bool IsIntactHere(const std::string& folder, const FileEntry& entry, std::string_view tensor) {
   const absl::StatusOr<CheckpointFile> file = CheckpointFile::Open(fmt::format("{}/{}", folder, entry.name));
   if (!file.ok() || file->bytes() != entry.bytes) {
@@ -196,8 +196,8 @@ absl::Status SuppliedState::ReadTensor(std::string_view name, const TensorPiece&
   return FetchAndRead(name, piece, values);
 }
 
-// What is damaged here is fetched before copies of it that this node never had. One of several copies is enough, so it
-// is read again after each file.
+// Damaged files are fetched before copies that this node never had. One of several copies is enough, so the piece is
+// read again after each file.
 absl::Status SuppliedState::FetchAndRead(std::string_view name, const TensorPiece& piece, std::span<float> values) {
   std::vector<const FileEntry*> files = checkpoint_.FilesOf(name, piece);
   std::stable_partition(files.begin(), files.end(),

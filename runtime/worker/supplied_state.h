@@ -1,5 +1,5 @@
-// The state of a checkpoint as a rank reads it when it is built: from this node's files, and from other nodes what is
-// missing or damaged here.
+// The state of a checkpoint as a rank reads it when it is built: from this node's files, and from other nodes where a
+// file is missing or damaged here.
 #pragma once
 
 #include <absl/status/status.h>
@@ -24,17 +24,18 @@ namespace geopipe {
 // One thread.
 class SuppliedState final : public WeightSource {
  public:
-  // The checkpoint that the preparation names, seen to be the state before its first iteration in a run of its job:
-  // with another seed, or other samples to an iteration, some would be skipped or repeated. Where the preparation names
-  // sources, the manifest is fetched if this node has not that of the run and epoch, and then what the rank's units
-  // need and this node lacks. `clock` and `stop` outlive the state; `stop` breaks off a fetch (Cancelled).
+  // Opens the checkpoint that the preparation names and checks that it is the state before its first iteration in a run
+  // of its job: with another seed, or other samples to an iteration, some would be skipped or repeated. Where the
+  // preparation names sources, fetches the manifest if this node lacks that of the run and epoch, and then the files
+  // that the rank's units need and this node lacks. `clock` and `stop` outlive the state; `stop` ends a fetch
+  // (Cancelled).
   //
   // Errors: FailedPrecondition: it is the state of another run or job. Else those of Checkpoint and CheckpointFetcher;
   // IsUnreadable where no node that was asked has an intact copy.
   static absl::StatusOr<std::unique_ptr<SuppliedState>> Open(const RankPreparation& preparation, Clock& clock,
                                                              const StopEvent& stop);
 
-  // A file that turns out to be damaged, or gone, is fetched and read again, once. Errors as above.
+  // Reads; a file that turns out to be damaged, or gone, is fetched and read again, once. Errors as above.
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) override;
   absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& shape, std::span<float> first,
                                    std::span<float> second) override;
@@ -46,7 +47,8 @@ class SuppliedState final : public WeightSource {
   SuppliedState(Checkpoint checkpoint, std::vector<ExchangeSource> sources, CheckpointFetcher fetcher)
       : checkpoint_(std::move(checkpoint)), sources_(std::move(sources)), fetcher_(std::move(fetcher)) {}
 
-  // Fetches the files that are not here of what the rank reads. What no source has is told by whoever comes to read it.
+  // Fetches the files that the rank reads and this node lacks. A file that no source has shows as an error of its
+  // reader.
   absl::Status FetchMissing(const RankPreparation& preparation);
   // A piece of the tensor `name`: the piece's parameter or one of its moments.
   absl::Status ReadTensor(std::string_view name, const TensorPiece& piece, std::span<float> values);
@@ -59,15 +61,15 @@ class SuppliedState final : public WeightSource {
   CheckpointFetcher fetcher_;
 };
 
-// Marks an error: the state of the checkpoint that was named is on no node that was asked, or damaged on all of them.
+// Marks an error: no node that was asked has an intact copy of the checkpoint's state.
 absl::Status MarkUnreadable(absl::Status status);
 bool IsUnreadable(const absl::Status& status);
 
-// The files of a checkpoint that hold what the preparation's rank reads of it, in the order of the manifest. Of copies
-// of a tensor of two units those of the stage's own.
+// The files of a checkpoint that hold the tensors which the preparation's rank reads, in the order of the manifest. Of
+// a tensor that two units hold, the copy of the stage's own unit.
 std::vector<const FileEntry*> FilesOfRank(const Checkpoint& checkpoint, const RankPreparation& preparation);
 
-// Whether this node's folder of a checkpoint has a file of the entry's size under its name.
+// True when this node's folder of a checkpoint has a file of the entry's size under its name.
 bool IsHere(const std::string& folder, const FileEntry& entry);
 
 }  // namespace geopipe

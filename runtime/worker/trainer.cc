@@ -262,7 +262,7 @@ absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
 
 // --- Checkpoints --------------------------------------------------------------------------------------------------
 
-// Training goes on without: whoever has no state in memory goes back to a checkpoint.
+// Failure is not fatal: a rank without a state in memory resumes from a checkpoint.
 void Trainer::KeepState() {
   if (const absl::Status status = job_->KeepState(); !status.ok()) {
     LogWarning("the state before iteration {} is not kept in memory: {}", job_->next_iteration(),
@@ -346,7 +346,7 @@ v1::IterationReport Trainer::ReportOf(const IterationStats& stats) {
   iteration.set_busy_ns(stats.busy_ns);
   iteration.set_begin_ns(stats.begin_ns);
   const bool with_actions = actions_every_ > 0 && stats.iteration % actions_every_ == 0;
-  // With the actions told or not: a coordinator that was restarted has not heard of them.
+  // Peaks go with the actions even if unchanged: a restarted coordinator has not heard of them.
   if (const RankMemory peaks = job_->memory_peaks(); with_actions || peaks != told_peaks_) {
     *iteration.mutable_peaks() = ToProto(peaks);
     told_peaks_ = peaks;

@@ -38,9 +38,9 @@ struct WorkerIdentity {
 class Trainer {
  public:
   struct Hooks {
-    // Takes an event; on the trainer's thread or that of the data's check, may wait for room.
+    // Takes an event; on the trainer's thread or that of the data's check; may wait for room.
     std::function<void(WorkerEvent)> post;
-    // An iteration as values, before its event; on the trainer's thread, must not wait. May be empty.
+    // Takes an iteration as values, before its event; on the trainer's thread, must not wait. May be empty.
     std::function<void(int32_t rank, const IterationStats&)> on_iteration;
     OpenTransport open_transport;       // of an epoch; the one before is gone
     OpenTransport open_profile;         // of a profile's two ends, which are there at once
@@ -57,23 +57,23 @@ class Trainer {
   // Interrupts, and waits for the thread (for the arithmetic of one action at most).
   ~Trainer();
 
-  // Never waits. REQUIRES: the order before was answered.
+  // Queues an order. Never waits. REQUIRES: the order before was answered.
   void Run(Order order);
-  // To the RunCommit under way, if there is one. Any thread.
+  // Apply to the RunCommit under way, if there is one. Any thread.
   void End(std::optional<int64_t> abandon_from);
   void Request(const RequestCheckpoint& request) { requested_ = request.iteration; }
-  // On the thread that writes checkpoints. Any thread. REQUIRES: a rank is prepared.
+  // Runs on the thread that writes checkpoints. Any thread may call it. REQUIRES: a rank is prepared.
   void Complete(CompleteCheckpoint order);
-  // On the thread that fetches replicas. Any thread; never waits. REQUIRES: a rank is prepared.
+  // Runs on the thread that fetches replicas. Any thread may call it; never waits. REQUIRES: a rank is prepared.
   void Replicate(FetchReplica order);
-  // Breaks off what is under way, for good; no order is carried out any more. Any thread.
+  // Interrupts the order under way, for good; no further order is carried out. Any thread.
   void Interrupt();
 
   // Waits until the thread has ended, for at most `timeout_ns`; false: it has not.
   bool WaitEnded(int64_t timeout_ns);
-  // What the thread is at. Any thread.
+  // Progress of the trainer's thread. Any thread.
   WorkerTick Progress() const;
-  // Of the prepared rank; nullopt when there is none. Any thread.
+  // Usage of the prepared rank; nullopt when there is none. Any thread.
   std::optional<RankUsage> usage() const;
 
  private:
@@ -82,17 +82,17 @@ class Trainer {
   absl::StatusOr<ProfileEntry> ProfileCompute(const v1::ProfileCommand& command);
   absl::StatusOr<v1::PreparedReport> Prepare(uint64_t epoch, const v1::PrepareCommand& command);
   absl::Status Build(RankPreparation preparation);
-  // From here on others may fetch the checkpoint files of this node, and this worker theirs.
+  // Lets others fetch the checkpoint files of this node, and this worker theirs, from here on.
   void JoinExchange(const RankPreparation& preparation);
   RunStates States() const;
   absl::Status Commit(uint64_t epoch, const v1::CommitCommand& command);
-  // The state is that before `next_iteration`: copies it where a checkpoint is due or was asked for.
+  // Called when the state is that before `next_iteration`: copies it where a checkpoint is due or was asked for.
   void OnState(uint64_t epoch, int64_t next_iteration, bool is_due);
   void KeepState();
   void Save(uint64_t epoch, int64_t iteration);
   absl::Status CopyState();
   v1::IterationReport ReportOf(const IterationStats& stats);
-  // The job that Interrupt has to interrupt; nullptr: none. Cancelled when the trainer is interrupted already.
+  // Sets the job that Interrupt has to interrupt; nullptr: none. Cancelled when the trainer is interrupted already.
   absl::Status SetJob(std::unique_ptr<RankJob> job);
 
   const WorkerIdentity identity_;

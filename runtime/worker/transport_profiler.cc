@@ -22,13 +22,14 @@ namespace {
 
 constexpr int32_t kRounds = 32;
 constexpr int32_t kWarmUpRounds = 2;
-// Longer than any of the transport's own batching of acknowledgements: the next message finds it at rest, as it does
-// between two actions. Long and uneven enough, too, that the workers of one host are as seldom in each other's way.
+// Pauses are longer than any of the transport's own batching of acknowledgements: the next message finds it at rest, as
+// between two actions. They are also long and uneven enough that the workers of one host seldom disturb each other.
 constexpr int64_t kMinPauseNs = 20'000'000;
 constexpr uint64_t kMorePauseNs = 30'000'000;
-// Of the two ranks: about as long as a message takes, so that some cross each other and some do not.
+// Most time between the sends of the two ranks: about a message's duration, so that some messages cross and some do
+// not.
 constexpr int64_t kMaxApartNs = 1'000'000;
-// Before its time a message is made, as in training, where the computing device is busy meanwhile and rests then.
+// Time ahead of its sending at which a message is made, as in training, where the computing device is busy until then.
 constexpr int64_t kMadeBeforeNs = 2'000'000;
 constexpr int64_t kMakingNsPerByte = 1;  // at most, in fresh memory
 constexpr int64_t kTimeoutNs = 10'000'000'000;
@@ -57,8 +58,8 @@ struct Partner {
     for (size_t round = 0; round < due_ns.size(); ++round) {
       const MessageTag tag{0, static_cast<int32_t>(round)};
       clock.SleepUntilNs(due_ns[round] - MadeBeforeNs(round));
-      // Of the words that a slot has whose next message's shape nobody knows: in training, too, nothing is copied
-      // twice.
+      // The tensor's type is that of a slot whose next message has an unknown shape, so that, as in training, nothing
+      // is copied twice.
       GP_ASSIGN_OR_RETURN(Tensor payload, Tensor::Create(allocator, MemoryCategory::kTransport, DType::kInt32,
                                                          {BytesOf(round) / kSmallBytes}));
       std::ranges::fill(payload.int32(), 1);
@@ -68,7 +69,7 @@ struct Partner {
       GP_RETURN_IF_ERROR(transport.Send(out, tag, {.value = std::move(payload), .ready = made}));
       const int64_t waits_ns = clock.NowNs();
       GP_ASSIGN_OR_RETURN(const Timed<Tensor> message, transport.Receive(in, tag, waits_ns + kTimeoutNs));
-      // What was there before was not waited for.
+      // A message that was already there was not waited for.
       received_ns.push_back(message.ready_ns() < waits_ns ? message.ready_ns() : clock.NowNs());
       GP_RETURN_IF_ERROR(transport.WaitAcknowledged(out, tag, clock.NowNs() + kTimeoutNs).status());
     }
@@ -76,14 +77,14 @@ struct Partner {
   }
 };
 
-// Of an exchange that is waited for.
+// Selects the message of an exchange that counts: either, or the later of the two.
 enum class Counts : uint8_t {
   kEither,
   kLater,
 };
 
-// The interquartile mean over the exchanges of one size: over an iteration's many messages what counts is the mean, and
-// what waited long for a processor is no cost of the transport. REQUIRES: both have run.
+// The interquartile mean over the exchanges of one size: the sum over an iteration's many messages depends on the mean,
+// and a long wait for a processor is no cost of the transport. REQUIRES: both have run.
 int64_t TypicalNs(const Partner& low, const Partner& high, size_t parity, Counts counts) {
   std::vector<int64_t> took_ns;
   for (size_t round = size_t{2} * kWarmUpRounds + parity; round < low.sent_ns.size(); round += 2) {
@@ -114,8 +115,8 @@ UcxTransportOptions OptionsOf(int32_t rank, uint64_t job_hash, int64_t slot_byte
   return options;
 }
 
-// Runs both at once, `second` on a thread of its own; the error of the first one that has one. What fails ends the
-// other within its deadline.
+// Runs both at once, `second` on a thread of its own; returns the first error. If one fails, the other ends within its
+// deadline.
 template <class First, class Second>
 absl::Status Both(const First& first, const Second& second) {
   absl::Status of_second;
@@ -132,7 +133,7 @@ absl::StatusOr<MessageCost> ProfileTransport(int64_t message_bytes, const OpenTr
   const int64_t large_bytes = std::max(kSmallBytes, message_bytes / kSmallBytes * kSmallBytes);
   const uint64_t job_hash = RandomId();
   Allocator allocator(std::numeric_limits<int64_t>::max() / 2);
-  // The one that dials goes first, so that nothing dials what is going.
+  // The transport that dials is destroyed first, so that it never dials a listener that is going.
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> high,
                       open_transport(OptionsOf(1, job_hash, large_bytes, allocator)));
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<UcxTransport> low,

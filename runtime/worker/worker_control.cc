@@ -17,7 +17,7 @@ namespace {
 constexpr int64_t kMaxGapNs = 1'000'000'000;
 constexpr int64_t kFirstBackoffNs = 100'000'000;
 
-// A refusal that dialling again does not change.
+// True for a refusal that another attempt will not change.
 bool Final(const absl::Status& status) {
   return absl::IsUnauthenticated(status) || absl::IsInvalidArgument(status) || absl::IsPermissionDenied(status) ||
          absl::IsFailedPrecondition(status) || absl::IsUnimplemented(status);
@@ -285,7 +285,7 @@ void WorkerControl::ExitWhenFlushed() {
     return;
   }
   const bool written = open_ && unwritten_ == 0 && reports_.all_handed_out();
-  // Where the coordinator acknowledges, it is to have the last words before nobody keeps them any more.
+  // Where the coordinator acknowledges reports, it must have the last ones before the process that keeps them ends.
   const bool flushed = written && (!acknowledged_ || reports_.empty());
   if (flushed || lived_ns_ >= exit_->at_ns) {
     exited_ = true;

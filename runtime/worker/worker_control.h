@@ -1,23 +1,23 @@
-// What a worker decides, without threads, sockets, clocks or random numbers of its own: Step(now, event) -> effects.
+// Decides for a worker, without threads, sockets, clocks or random numbers of its own: Step(now, event) -> effects.
 //
 //   IDLE --profile--> PROFILING --> IDLE
 //   IDLE, PREPARED, ENDED, FINISHED --prepare of a later epoch--> PREPARING --> PREPARED
 //   PREPARED --commit--> TRAINING --> FINISHED, or ENDED by EndEpochCommand or by the loss of a peer
 //
-// What holds (tests/runtime/worker/worker_control_test.cc):
+// Rules (tests/runtime/worker/worker_control_test.cc):
 //   - Commands may come twice: the second is answered like the first and changes nothing. A command of an older epoch,
-//     or a commit of an epoch that is not prepared, is passed over with a line in the log.
+//     or a commit of an epoch that is not prepared, is ignored with a line in the log.
 //   - Lasting reports are numbered, kept until the coordinator has taken them (report_buffer.h), and sent again from
 //     there on each new stream to an agent.
-//   - What the check of the data has found is told when it is news, once a minute from then on, and before the end of
-//     the last iteration is. It is not numbered: no coordinator has to keep it, for each hears of it again.
-//   - An error of training that can only follow from the loss of another parks the worker: its epoch ends, its state
-//     stays. An error of its own ends the process, after the report.
-//   - Otherwise the process ends only when it is told to, when an agent refuses it for good, or as an orphan: no word
-//     of an agent and no finished iteration for orphan_grace, counted from the start of the process on. An epoch may
-//     give it longer (CommitCommand): for iterations that take longer, and for the state that it keeps when it is
-//     paused or has finished, as long as there is a folder in which an agent could listen. An open socket is no word,
-//     for every agent beats: a stream on which nothing comes is hung up and dialed again.
+//   - Findings of the data's check are reported when they are new, once a minute from then on, and before the end of
+//     the last iteration is. They are not numbered: no coordinator has to keep them, for each hears of them again.
+//   - An error of training that can only follow from the loss of another rank parks the worker: its epoch ends, its
+//     state stays. An error of its own ends the process, after the report.
+//   - Otherwise the process ends only when it is told to, when an agent refuses it for good, or as an orphan: no
+//     message of an agent and no finished iteration for orphan_grace, counted from the start of the process on. An
+//     epoch may give it longer (CommitCommand): for iterations that take longer, and for the state that it keeps when
+//     it is paused or has finished, as long as there is a folder in which an agent could listen. An open socket is no
+//     message, for every agent beats: a stream on which nothing comes is hung up and dialed again.
 //   - A gap of more than a second between two looks at the clock counts as a second: the process was stopped.
 #pragma once
 
@@ -51,23 +51,22 @@ struct WorkerControlOptions {
 class WorkerControl {
  public:
   static constexpr int64_t kHeartbeatNs = 1'000'000'000;
-  // What the check of the data has found so far is told again so often.
+  // Interval at which the findings of the data's check are reported again.
   static constexpr int64_t kTellDataNs = 60'000'000'000;
-  // A stream on which nothing has come for so long, since it was dialed or opened or since the last word, is given up
-  // for another.
+  // Silence, since it was dialed or opened or since the last message, after which a stream is given up for another.
   static constexpr int64_t kAgentSilentNs = 5'000'000'000;
   static constexpr int64_t kMaxBackoffNs = 1'000'000'000;
   // Longest wait for the last reports to leave.
   static constexpr int64_t kFlushNs = 1'000'000'000;
-  // Reports handed to a stream and not written.
+  // Limit of reports handed to a stream and not written.
   static constexpr int32_t kMaxUnwritten = 64;
 
   WorkerControl(WorkerControlOptions options, int64_t now_ns);
   WorkerControl(const WorkerControl&) = delete;
   WorkerControl& operator=(const WorkerControl&) = delete;
 
-  // Time never goes back. Call with WorkerTick at the latest at next_deadline_ns(), and once at the start. After
-  // ExitWorker there are no effects.
+  // Takes an event. Time never goes back. Call with WorkerTick at the latest at next_deadline_ns(), and once at the
+  // start. After ExitWorker there are no effects.
   WorkerEffects Step(int64_t now_ns, WorkerEvent event);
 
   int64_t next_deadline_ns() const;
@@ -105,9 +104,9 @@ class WorkerControl {
   void Complete(uint64_t epoch, v1::WriteManifestCommand command);
   void Replicate(uint64_t epoch, v1::ReplicateCommand command);
   void PassOver(LogLevel level, std::string text);
-  // The trainer has answered: the commands that waited for it.
+  // Carries out the commands that waited for the trainer's answer.
   void HandleDeferred();
-  // With an order whose answer changes what others find.
+  // True while the trainer carries out an order whose answer changes what other commands find.
   bool busy() const { return trainer_ != Trainer::kFree && trainer_ != Trainer::kTrains; }
 
   void Report(v1::WorkerReport report) { Report(epoch_, std::move(report)); }
@@ -116,14 +115,14 @@ class WorkerControl {
   void ReportNoCheckpoint(uint64_t epoch, int64_t iteration, std::string error);
   void TellData();
   void ReportEnded();
-  // What the next epoch can go on from, newest first.
+  // Lists the states that the next epoch can resume from, newest first.
   void FillStates(google::protobuf::RepeatedPtrField<v1::HeldState>* states) const;
   void ReportFinished(const RankMemory& peaks);
   void Park(const absl::Status& status);
   void Fail(const absl::Status& status, const std::optional<v1::CheckpointIdentity>& unreadable = std::nullopt);
   void Stop(int code, const std::string& reason, int64_t flush_ns);
 
-  // When the stream is hung up if nothing comes.
+  // Time at which the stream is hung up if no message comes.
   int64_t hang_up_at_ns() const { return std::max(word_at_ns_, opened_at_ns_) + kAgentSilentNs; }
   void KeepStream();
   int64_t orphan_at_ns() const;

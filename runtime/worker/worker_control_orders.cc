@@ -1,4 +1,4 @@
-// How a worker carries out what it is ordered to do, and what it tells of it.
+// Carries out a worker's orders and reports on them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxDeferred = 16;
 
-// What can only follow from the loss of another rank, or of the link to it.
+// True when the error can only follow from the loss of another rank, or of the link to it.
 bool IsConsequence(const absl::Status& status) {
   return absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status) || absl::IsAborted(status) ||
          absl::IsCancelled(status);

@@ -17,7 +17,7 @@
 
 namespace geopipe {
 
-// One attempt to reach the agent, counted from 1: events of earlier attempts are recognised and passed over.
+// One attempt to reach the agent, counted from 1: events of earlier attempts are recognised and ignored.
 using AgentStreamId = uint64_t;
 
 // --- Events -----------------------------------------------------------------------------------------------------
@@ -38,7 +38,7 @@ struct ReportWritten {
   AgentStreamId stream = 0;
 };
 
-// The stream ended, or none came about.
+// The stream ended, or could not be opened.
 struct StreamClosed {
   AgentStreamId stream = 0;
   absl::Status status;
@@ -49,7 +49,7 @@ struct Profiled {
   absl::StatusOr<v1::ProfileReport> report;
 };
 
-// What a worker can go on from.
+// States that a worker can resume from.
 struct RunStates {
   uint64_t run_incarnation = 0;
   std::optional<StateIdentity> held = std::nullopt;  // by the rank that is prepared
@@ -92,7 +92,7 @@ struct CheckpointTaken {
   absl::Status status;
 };
 
-// What has come of a copy.
+// The result of writing a copy.
 struct CheckpointWritten {
   uint64_t epoch = 0;
   v1::CheckpointReport report;
@@ -115,7 +115,7 @@ struct DataChecked {
   absl::StatusOr<v1::DataCheckReport> report;
 };
 
-// The time has come to look at the clock; with what the trainer's thread is at.
+// The time has come to look at the clock; describes the progress of the trainer's thread.
 struct WorkerTick {
   int64_t next_iteration = 0;  // while it trains
   std::string action;          // compute action under way; empty: none
@@ -140,7 +140,7 @@ struct DialAgent {
   v1::AttachRequest hello;
 };
 
-// Its StreamClosed may still come, and is passed over.
+// Ends a stream. Its StreamClosed may still come, and is ignored.
 struct HangUp {
   AgentStreamId stream = 0;
 };
@@ -151,7 +151,7 @@ struct TellAgent {
   v1::AttachRequest request;
 };
 
-// On the trainer's thread, one after the other; none is ordered before the last one was answered.
+// Orders to the trainer's thread, one after the other; none is given before the last one was answered.
 struct RunProfile {
   v1::ProfileCommand command;
 };
@@ -164,15 +164,15 @@ struct RunCommit {
   v1::CommitCommand command;
 };
 
-// On the trainer's thread as well, while it rests: the state is that before this iteration. Answered by
+// An order to the trainer's thread as well, while it rests: the state is that before this iteration. Answered by
 // CheckpointTaken.
 struct RunCheckpoint {
   uint64_t epoch = 0;
   int64_t iteration = 0;
 };
 
-// To the RunCommit under way: copy the state before this iteration, too. Answered by CheckpointTaken when it comes to
-// it or has passed it; forgotten when the RunCommit returns.
+// Asks the RunCommit under way to copy the state before this iteration, too. Answered by CheckpointTaken when it comes
+// to that iteration or has passed it; forgotten when the RunCommit returns.
 struct RequestCheckpoint {
   int64_t iteration = 0;
 };
@@ -183,18 +183,18 @@ struct CompleteCheckpoint {
   v1::WriteManifestCommand command;
 };
 
-// Fetch copies of files of a checkpoint of this epoch; of orders that wait for another the newest counts.
+// Fetch copies of files of a checkpoint of this epoch; of several waiting orders the newest counts.
 struct FetchReplica {
   uint64_t epoch = 0;
   v1::ReplicateCommand command;
 };
 
-// To the RunCommit under way: begin no iteration any more; abandon one under way from this number on.
+// Tells the RunCommit under way to begin no further iteration, and to abandon one under way from this number on.
 struct EndTraining {
   std::optional<int64_t> abandon_from;
 };
 
-// Break off what the trainer's thread is at, for good.
+// Interrupt the trainer's thread, for good.
 struct InterruptTrainer {};
 
 // Log lines are of this epoch from here on.

@@ -1,5 +1,5 @@
-// What a worker exposes to Prometheus: what its iterations report, counted as they end, and what its rank uses, looked
-// up by each scrape.
+// Metrics that a worker exposes to Prometheus: the figures that its iterations report, counted as they end, and the
+// resources of its rank, looked up by each scrape.
 #pragma once
 
 #include <cstdint>
@@ -19,9 +19,9 @@ class WorkerMetrics {
   // The registry outlives the metrics.
   explicit WorkerMetrics(MetricRegistry& registry);
 
-  // On the executor's thread; waits for no scrape.
+  // Counts an iteration; on the executor's thread, waits for no scrape.
   void OnIteration(int32_t rank, const IterationStats& stats);
-  // On the scraping thread, one at a time.
+  // Looks up the usage; on the scraping thread, one at a time.
   void Refresh(const std::optional<RankUsage>& usage);
 
  private:
@@ -31,7 +31,7 @@ class WorkerMetrics {
     Counter busy;
     Gauge bubble;
   };
-  // A counter that follows a total, which begins again at zero with a new epoch.
+  // A counter that follows a total, which restarts at zero with a new epoch.
   struct Followed {
     Counter counter;
     double total = 0;

@@ -1,4 +1,4 @@
-// How long the actions of one stage are to last, for the engines that keep to given durations.
+// Durations of the actions of one stage, for the engines that keep to given durations.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@ struct ActionCosts {
   friend bool operator==(const ActionCosts&, const ActionCosts&) = default;
 };
 
-// Those of `stage`. REQUIRES: ValidateCosts(costs).ok(), 0 <= stage < costs.shape.stages.
+// The costs of `stage`. REQUIRES: ValidateCosts(costs).ok(), 0 <= stage < costs.shape.stages.
 inline ActionCosts CostsOfStage(const PipelineCosts& costs, int32_t stage) {
   return {.forward_ns = costs.forward_ns[stage],
           .input_grad_ns = costs.input_grad_ns[stage],

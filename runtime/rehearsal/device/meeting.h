@@ -1,4 +1,4 @@
-// Where ranks wait for each other: a collective ends for none of them before the last has come to it.
+// A meeting of ranks that wait for each other: a collective ends for none of them before the last has come to it.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -10,13 +10,13 @@ namespace geopipe {
 class Meeting {
  public:
   virtual ~Meeting() = default;
-  // This rank has come to its next collective at `arrived_ns` (monotonic clock). Waits, asleep, until all have, and
-  // returns when the last of them had. Iteration and micro-batch are the same on all ranks. Errors: those of the
-  // transport; DeadlineExceeded names the rank that has not come.
+  // Reports that this rank came to its next collective at `arrived_ns` (monotonic clock). Waits, asleep, until all
+  // have, and returns the time at which the last of them did. Iteration and micro-batch are the same on all ranks.
+  // Errors: those of the transport; DeadlineExceeded names the rank that has not come.
   virtual absl::StatusOr<int64_t> Meet(int64_t iteration, int32_t micro_batch, int64_t arrived_ns) = 0;
 };
 
-// Those of one rank; null: it is alone. They outlive whom they are given to.
+// Meetings of one rank; null: it is alone. They outlive their users.
 struct RankMeetings {
   Meeting* tensor_ranks = nullptr;  // that share every action with it
   Meeting* replicas = nullptr;      // that reduce gradients with it

@@ -53,7 +53,7 @@ absl::StatusOr<Completion> ModelledEngine::Update(int64_t, std::optional<double>
 
 void ModelledEngine::AbandonIteration() { std::ranges::fill(states_, State::kDone); }
 
-// A message of no bytes still is one byte: it says that the action is done.
+// A message of no bytes is sent as one of one element: it says that the action is done.
 absl::StatusOr<Timed<Tensor>> ModelledEngine::Message(int64_t bytes, const Completion& ready) {
   GP_ASSIGN_OR_RETURN(Tensor message, Tensor::Zeros(allocator_, MemoryCategory::kTransport, DType::kBf16,
                                                     {std::max<int64_t>(1, (bytes + 1) / 2)}));

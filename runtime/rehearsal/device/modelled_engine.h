@@ -1,5 +1,5 @@
-// A stage engine without arithmetic: its messages have the given size, and are ready as soon as their input; with
-// PacedEngine around it they take the modelled time. A rehearsal of a big plan on real links with no device.
+// A stage engine without arithmetic: its messages have the given size and are ready as soon as their input; with
+// PacedEngine around it they take the modelled time. It rehearses a big plan on real links without any device.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace geopipe {
 
-// Messages are zeros; there is no loss, no gradient and no weight. Checks, as bugs, that it is called as a stage engine
-// must be: inputs where a stage has them, I after F, W after I.
+// Messages are zeros; there is no loss, no gradient and no weight. Checks, as bugs, the order of calls: inputs where a
+// stage has them, I after F, W after I.
 class ModelledEngine final : public StageEngine {
  public:
   struct Options {

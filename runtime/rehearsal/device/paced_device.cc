@@ -8,7 +8,7 @@
 namespace geopipe {
 namespace {
 
-// Of the running median of lateness, which is found within some tens of actions.
+// Step of the running median of lateness, which is found within some tens of actions.
 constexpr int64_t kLeadStepNs = 3'000;
 // An action is at least this many times as long as the part cut off its sleep.
 constexpr int64_t kMinLeads = 16;
@@ -18,7 +18,7 @@ constexpr int64_t kMinLeads = 16;
 void PacedDevice::Begin(int64_t ready_ns) {
   called_ns_ = clock_.NowNs();
   const int64_t due_ns = std::max(free_ns_, ready_ns);
-  // Not yet due: the sleep before was cut.
+  // A call before the action is due follows a sleep that was cut.
   begun_ns_ = called_ns_ - due_ns <= kMaxCompensatedNs ? due_ns : called_ns_;
 }
 

@@ -47,7 +47,7 @@ absl::StatusOr<Completion> PacedEngine::BackwardWeight(int32_t micro_batch, int6
   return device_.End(costs_.weight_grad_ns);
 }
 
-// The terms of the norm are those of the reduced gradients.
+// Waits for the replicas first: the norm's terms are those of the reduced gradients.
 absl::StatusOr<Timed<ScalarReader>> PacedEngine::ReadScalars(bool norm_terms) {
   if (meetings_.replicas != nullptr) {
     GP_ASSIGN_OR_RETURN(const int64_t met_ns, meetings_.replicas->Meet(iteration_, 0, device_.free_ns()));

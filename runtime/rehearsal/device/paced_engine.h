@@ -1,4 +1,4 @@
-// A stage engine on a device that takes its time.
+// A stage engine on a device that keeps to given durations.
 #pragma once
 
 #include <memory>
@@ -37,7 +37,7 @@ class PacedEngine final : public StageEngine {
   void AbandonIteration() override { engine_->AbandonIteration(); }
 
  private:
-  // Of an action that tensor ranks do together.
+  // Begins an action that tensor ranks do together.
   absl::Status Begin(int32_t micro_batch, int64_t ready_ns);
 
   std::unique_ptr<StageEngine> engine_;

@@ -1,5 +1,5 @@
-// Devices whose time is kept (paced, modelled): they begin when they could, and not when the thread that stands for
-// them comes to it.
+// Devices whose time is kept (paced, modelled): their actions begin when these could, even if the thread that stands
+// for the device wakes up later.
 #pragma once
 
 #include <cstdint>

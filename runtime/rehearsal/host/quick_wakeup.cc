@@ -15,7 +15,7 @@ namespace {
 constexpr uint64_t kSliceNs = 100'000;  // the least that the kernel takes
 constexpr int32_t kNice = -10;
 
-// The C library of Debian 12 has no function for it.
+// Calls the system directly: the C library of Debian 12 has no function for this.
 bool SetAttributes(const sched_attr& attributes) { return syscall(SYS_sched_setattr, 0, &attributes, 0U) == 0; }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// For threads that sleep nearly always and are late when they are not run at once.
+// Scheduling of threads that sleep nearly always and are late when they are not run at once.
 #pragma once
 
 namespace geopipe {

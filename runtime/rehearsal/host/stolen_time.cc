@@ -7,7 +7,7 @@
 namespace geopipe {
 
 std::optional<ProcessorTime> ParseProcessorTime(std::string_view stat) {
-  // cpu user nice system idle iowait irq softirq steal guest guest_nice; the guests' are counted in user and nice.
+  // cpu user nice system idle iowait irq softirq steal guest guest_nice; user and nice include the guests' time.
   constexpr int kFields = 8;
   constexpr int kIdle = 3;
   constexpr int kWaitingForDevices = 4;

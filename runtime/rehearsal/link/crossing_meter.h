@@ -1,6 +1,6 @@
-// What the carrier itself takes from one end to the other, and how late a thread wakes up: what a rehearsed link has of
-// latency before anything is added. Of both the lower quarter counts: what is deducted for them is nearly always spent.
-// Without thread, clock or I/O.
+// Measures the latency of a rehearsed link before anything is added to it: the carrier's own time from one end to the
+// other, and the lateness of threads that wake up. The lower quarter of each counts, because nearly every frame takes
+// at least that, so it may be deducted. Has no thread, clock or I/O.
 #pragma once
 
 #include <algorithm>
@@ -21,7 +21,7 @@ class RecentLow {
     next_ = (next_ + 1) % values_.size();
     count_ = std::min(count_ + 1, kKept);
   }
-  // 0: none yet.
+  // The lower quarter; 0: no value yet.
   int64_t low() const {
     std::array<int64_t, kKept> sorted = values_;
     std::sort(sorted.begin(), sorted.begin() + static_cast<std::ptrdiff_t>(count_));
@@ -41,13 +41,13 @@ class CrossingMeter {
  public:
   static constexpr int kEchoes = 12;
 
-  // The path has come up: what was measured of the last one does not hold.
+  // Begins anew on a path that has come up: measurements of the last one do not hold.
   void Start() {
     *this = {};
     asks_ = kEchoes;
   }
 
-  // A request, or an echo.
+  // Takes a request or an echo.
   void OnHeader(int64_t now_ns, const TimedHeader& header) {
     if (header.kind == TimedHeader::Kind::kRequest) {
       to_echo_ns_ = header.ns;
@@ -57,7 +57,7 @@ class CrossingMeter {
     }
   }
 
-  // What is to be sent now; asked for until there is nothing.
+  // The next header to send; the user asks until there is none.
   std::optional<TimedHeader> Next(int64_t now_ns) {
     if (to_echo_ns_.has_value()) {
       const int64_t sent_ns = *to_echo_ns_;
@@ -72,7 +72,7 @@ class CrossingMeter {
     return std::nullopt;
   }
 
-  // One way; 0: not known.
+  // Time of one way; 0: not known.
   int64_t crossing_ns() const { return round_trips_ns_.low() / 2; }
 
  private:

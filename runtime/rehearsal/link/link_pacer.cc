@@ -22,7 +22,7 @@ absl::Status CannotUse(const std::string& path) {
       fmt::format("the pacer file {} of a shaped link cannot be used: {}", path, std::strerror(errno)));
 }
 
-// More than any link's queue holds.
+// Limit that no link's queue reaches.
 constexpr int64_t kMaxBacklogNs = int64_t{3600} * 1'000'000'000;
 
 }  // namespace
@@ -38,7 +38,7 @@ absl::StatusOr<std::unique_ptr<LinkPacer>> LinkPacer::Open(const std::string& pa
   if (fd < 0) {
     return CannotUse(path);
   }
-  // Growing to the same size twice does no harm, whoever comes first.
+  // Two processes may grow the file to the same size; that does no harm.
   struct stat info {};
   const bool sized = fstat(fd, &info) == 0 &&
                      (info.st_size == sizeof(Shared) || (info.st_size == 0 && ftruncate(fd, sizeof(Shared)) == 0));

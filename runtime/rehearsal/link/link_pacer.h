@@ -23,11 +23,12 @@ class LinkPacer {
   // Occupies the transmitter for `duration_ns` from `earliest_ns` on, or as soon after as it is free; returns the time
   // at which it is free again (CLOCK_MONOTONIC). Any thread of any process.
   int64_t Occupy(int64_t earliest_ns, int64_t duration_ns);
-  // When the transmitter is free, as of now.
+  // Time from which the transmitter is free, as of now.
   int64_t free_ns() const { return shared_->next_free_ns.load(); }
 
  private:
-  // In the file: both words zero in a new one. 64-bit atomics are address-free here, so they work between processes.
+  // Contents of the file: both words zero in a new one. 64-bit atomics are address-free here, so they work between
+  // processes.
   struct Shared {
     std::atomic<uint64_t> magic;
     std::atomic<int64_t> next_free_ns;

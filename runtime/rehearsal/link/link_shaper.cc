@@ -13,14 +13,14 @@
 namespace geopipe {
 namespace {
 
-// What a link holds for its transmitter: enough to keep it busy until the progress thread comes again, and little
+// Bytes that wait for a link's transmitter: enough to keep it busy until the progress thread comes again, and little
 // enough that an acknowledgement does not wait long behind payload.
 constexpr int64_t kMinWaitingBytes = int64_t{256} * 1024;
 constexpr double kMaxWaitingS = 0.005;
 constexpr size_t kMaxFrames = 16'384;
-// Frames are handed over earlier by no more than this, whatever was measured.
+// Most time by which frames are handed over early, whatever was measured.
 constexpr int64_t kMaxLeadNs = 300'000;
-// Who is woken sooner than this has hardly slept, and is not late.
+// Shortest sleep whose end is measured: a thread woken sooner has hardly slept and is not late.
 constexpr int64_t kMinSleepNs = 400'000;
 
 int64_t TransmissionNs(const PeerShape& shape, int64_t bytes) {
@@ -28,7 +28,7 @@ int64_t TransmissionNs(const PeerShape& shape, int64_t bytes) {
   return bandwidth > 0 ? std::llround(static_cast<double>(bytes) / bandwidth * 1e9) : 0;
 }
 
-// A time far from now is no lateness of a thread.
+// Bounds the lateness of a thread: a time far from now is not due to it.
 int64_t AboutNow(int64_t ns, int64_t now_ns) {
   return std::clamp(ns, now_ns - kMaxCompensatedNs, now_ns + kMaxCompensatedNs);
 }
@@ -131,7 +131,8 @@ void LinkShaper::Send(PeerId peer, const Frame& frame, std::function<void()> don
   const int64_t due_ns = waiting.departs_ns + link.shape.latency_ns;
   waiting.header =
       link.speaks ? WithDue(frame.header, due_ns) : std::vector<std::byte>(frame.header.begin(), frame.header.end());
-  // Also what is taken to have come earlier needs the latency from now on: clocks and latencies are read from it.
+  // A frame that was ready earlier still arrives at least the latency from now: peers derive clocks and latencies from
+  // it.
   waiting.arrives_ns = std::max(due_ns, now_ns + link.shape.latency_ns);
   // A link does not let frames overtake each other.
   if (!link.frames.empty()) {
@@ -149,12 +150,12 @@ void LinkShaper::NoteDepartures(Link& link, int64_t now_ns) {
   }
 }
 
-// No frame is handed over before it has left the transmitter.
+// Lead of a frame, bounded so that it is not handed over before it has left the transmitter.
 int64_t LinkShaper::CrossingNs(const Link& link) {
   return std::min({link.crossing.crossing_ns(), kMaxLeadNs, link.shape.latency_ns});
 }
 
-// When to be woken to hand the next frame over: earlier by what wake-ups are late, when there is time enough for that.
+// Time to wake up at to hand the next frame over: earlier by the usual lateness of wake-ups, if there is time for that.
 int64_t LinkShaper::WakeNs(const Link& link, int64_t now_ns) {
   const int64_t due_ns = link.frames.front().arrives_ns - CrossingNs(link);
   if (due_ns - now_ns < kMinSleepNs) {
@@ -178,7 +179,7 @@ void LinkShaper::Deliver(PeerId peer, Link& link, int64_t now_ns) {
   link.held_up = false;
   const int64_t due_ns = now_ns + CrossingNs(link) + std::min(lateness_ns_.low(), kMaxLeadNs) / 4;
   while (!link.frames.empty() && link.frames.front().arrives_ns <= due_ns) {
-    // A path that is down takes the frames and loses them, as it would those on their way.
+    // A path that is down takes the frames and loses them, like those already on their way.
     if (link.up && !below_.Writable(peer)) {
       link.held_up = true;
       return;
@@ -194,14 +195,14 @@ void LinkShaper::Deliver(PeerId peer, Link& link, int64_t now_ns) {
   }
 }
 
-// A link held up waits for the carrier's completions instead.
+// Time of the next turn. A link held up waits for the carrier's completions instead.
 int64_t LinkShaper::NextTimeNs(const Link& link, int64_t now_ns) {
   int64_t next_ns = kNeverNs;
   if (!link.frames.empty() && !link.held_up) {
     next_ns = WakeNs(link, now_ns);
   }
   if (link.full && link.departed < link.frames.size()) {
-    // The user above may bring more when half of what waits has gone.
+    // The user above may send again when half of the waiting frames have departed.
     const size_t half = link.departed + (link.frames.size() - link.departed) / 2;
     next_ns = std::min(next_ns, link.frames[half].departs_ns);
   }

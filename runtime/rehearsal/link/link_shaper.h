@@ -1,14 +1,16 @@
 // The link shaper: a layer over a carrier that gives every frame to chosen peers, acknowledgements and probes too, the
 // latency and bandwidth of a rehearsed link. A frame of n bytes that finds the link idle arrives n / bandwidth +
 // latency after it was ready; one that does not waits its turn, behind this worker's frames and those of all others
-// that share the pacer. Driven by the timer of the carrier below, on its progress thread. It says loudly that it is on.
+// that share the pacer. The timer of the carrier below drives it, on its progress thread. A log line warns that it is
+// on.
 //
-// What a frame takes through the carrier below, and how late the thread wakes up to hand it over, are part of the
-// latency: the shaper measures both (crossing_meter.h) and hands frames over that much earlier. Without that a link of
-// one millisecond would be noticeably longer than declared.
+// The time of a frame through the carrier below, and the lateness of the thread that wakes up to hand it over, are part
+// of the latency: the shaper measures both (crossing_meter.h) and hands frames over that much earlier. Without that a
+// link of one millisecond would be noticeably longer than declared.
 //
-// Inside one host both ends have one clock. There a frame travels with the time at which it is due at the other end,
-// which is as of when it was ready, and the shaper of that end says it was ready then: that a thread of this host came
+// Inside one host both ends have one clock. There a frame carries the time at which it is due at the other end, counted
+// from when it was ready, and the shaper of that end reports it as ready then: the lateness of this host's threads is
+// no part of the rehearsed link.
 // later is no part of the rehearsed link.
 #pragma once
 
@@ -31,14 +33,14 @@ namespace geopipe {
 
 struct LinkShaperOptions {
   std::vector<PeerShape> shapes;
-  // The devices' time is kept (kept_time.h): what goes to other peers of this host is due when it was ready, too.
+  // The devices' time is kept (kept_time.h): frames to other peers of this host are due when they were ready, too.
   bool keeps_time = false;
 };
 
 class LinkShaper final : public FrameLayer {
  public:
-  // Shapes what goes to the peers of `shapes`; what goes to others passes. Errors are LinkPacer::Open's;
-  // InvalidArgument for a negative latency or bandwidth or a peer listed twice. `below` and `clock` outlive it.
+  // Shapes frames to the peers of `shapes`; others pass unchanged. Errors are LinkPacer::Open's; InvalidArgument for a
+  // negative latency or bandwidth or a peer listed twice. `below` and `clock` outlive it.
   static absl::StatusOr<std::unique_ptr<LinkShaper>> Create(FrameCarrier& below, const LinkShaperOptions& options,
                                                             const Clock& clock = Clock::Real());
   ~LinkShaper() override;
@@ -74,7 +76,7 @@ class LinkShaper final : public FrameLayer {
     std::unique_ptr<LinkPacer> pacer;  // null: not shaped
     std::deque<Waiting> frames;  // in order of arrival: those waiting for the transmitter, behind those on their way
     size_t departed = 0;         // of `frames`
-    // The transmitter's latest time without payload, as of when frames were ready.
+    // The last time at which the transmitter carried no payload, counted from when frames were ready.
     int64_t idle_since_ns = 0;
     int64_t busy_since_ns = 0;
     int64_t waiting_bytes = 0;      // for the transmitter
@@ -91,8 +93,8 @@ class LinkShaper final : public FrameLayer {
       : below_(below), keeps_time_(keeps_time), clock_(clock) {}
 
   static int64_t Depart(Link& link, int64_t bytes, int64_t ready_ns);
-  // Of a frame without payload: behind the payload that was ready before it. It takes no turn of its own, and may be
-  // brought by a late thread behind what was ready after it, or the other way about.
+  // Departure of a frame without payload: behind the payload that was ready before it. It takes no turn of its own,
+  // because a late thread may bring it behind frames that were ready after it, or before earlier ones.
   static int64_t DepartBeside(const Link& link, int64_t bytes, int64_t ready_ns);
   static void NoteDepartures(Link& link, int64_t now_ns);
   void Deliver(PeerId peer, Link& link, int64_t now_ns);

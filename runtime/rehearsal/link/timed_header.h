@@ -1,6 +1,6 @@
-// What the link shapers of two ends tell each other, ahead of every frame or alone: magic u32, kind u8, time i64,
-// little-endian. An end without a shaper refuses the first of them; so a shaper puts nothing ahead of frames to a peer
-// that has not said such a word itself.
+// Header that the link shapers of two ends send each other, ahead of every frame or alone: magic u32, kind u8, time
+// i64, little-endian. An end without a shaper refuses it; so a shaper puts no header ahead of frames until the peer has
+// sent such a header itself.
 #pragma once
 
 #include <array>
@@ -32,7 +32,7 @@ struct TimedHeader {
     return bytes;
   }
 
-  // Of the beginning of `bytes`; nullopt: they begin with something else.
+  // Decodes the beginning of `bytes`; nullopt: it is something else.
   static std::optional<TimedHeader> Decode(std::span<const std::byte> bytes) {
     uint32_t magic = 0;
     uint8_t kind = 0;

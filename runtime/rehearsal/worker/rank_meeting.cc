@@ -11,7 +11,7 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kArrivalBytes = sizeof(int32_t);
-// A rank comes to its next collective only when all have come to the last: one may wait, and the next arrive.
+// A rank comes to its next collective only when all have come to the last: one message may wait while the next arrives.
 constexpr int32_t kArrivalSlots = 2;
 
 ChannelId ArrivalsFrom(int32_t from, int32_t to) {

@@ -15,9 +15,8 @@
 
 namespace geopipe {
 
-// The first rank hears from all the others and tells them: two messages for each of these, and on the host two ways one
-// after the other, which takes no rehearsed time, because a message says when it was ready. Executor's thread, but for
-// Channels.
+// The first rank hears from all others and answers them: two messages for each of these, one after the other. That
+// takes no rehearsed time, because a message says when it was ready. Executor's thread, but for Channels.
 class RankMeeting final : public Meeting {
  public:
   // `ranks` are all that meet, in the same order on each of them, `own` among them. A wait ends after `deadline_ns`.
@@ -25,9 +24,9 @@ class RankMeeting final : public Meeting {
   RankMeeting(std::vector<int32_t> ranks, int32_t own, int64_t deadline_ns, Allocator& allocator, Clock& clock)
       : ranks_(std::move(ranks)), own_(own), deadline_ns_(deadline_ns), allocator_(allocator), clock_(clock) {}
 
-  // All that begin or end at this rank.
+  // Channels that begin or end at this rank.
   std::vector<ChannelSpec> Channels() const;
-  // From now on over `transport`, which has these channels. Both outlive all later calls of Meet.
+  // Meets over `transport`, which has these channels, from now on. Both outlive all later calls of Meet.
   void Use(MessageTransport& transport, ActionWatch& watch) {
     transport_ = &transport;
     watch_ = &watch;

@@ -7,13 +7,14 @@
 namespace geopipe {
 namespace {
 
-// The network of a site lies between its nodes.
+// True when the link, or the network of a site between its nodes, joins the two ranks.
 bool IsBetween(const Plan& plan, const v1::LinkShape& link, int32_t rank, int32_t peer) {
   const bool joins = link.from_site() == plan.SiteOfRank(rank) && link.to_site() == plan.SiteOfRank(peer);
   return joins && (link.from_site() != link.to_site() || plan.devices[rank].node != plan.devices[peer].node);
 }
 
-// Pipelines that send over it at the same times as the rank's: over a node's network, those of its stage.
+// Number of pipelines that send over the link at the same times as the rank's: over a node's network, those of its
+// stage.
 int64_t Sharers(const Plan& plan, const v1::LinkShape& link, int32_t rank) {
   if (link.from_site() != link.to_site()) {
     return int64_t{plan.grid.data} * plan.grid.tensor;

@@ -1,4 +1,4 @@
-// The rehearsed links of one rank: which of its peers it reaches over what.
+// The rehearsed links of one rank, by the peers that it reaches over them.
 #pragma once
 
 #include <cstdint>
@@ -11,13 +11,13 @@
 
 namespace geopipe {
 
-// Of the ranks of its pipeline those that `links` lie before: at other sites, and on other nodes of its own. What its
-// collectives take on their way, the plan's costs say.
+// Shapes of the links to the ranks of its pipeline at other sites and on other nodes of its own, as `links` says. The
+// plan's costs contain the time of its collectives on these links.
 //
-// The pipelines of the grid send over a link at the same times and as much. Each has its part of the bandwidth and a
-// pacer of its own, whether the others send or not: as much as they leave each other when they send together, which is
-// what a plan counts on. In one queue for all, one would get ahead of the others by the moods of the host, and they
-// would not send together any more. REQUIRES: `rank` lies in the plan's grid.
+// The pipelines of the grid send over a link at the same times, and equally much. Each has its share of the bandwidth
+// and a pacer of its own, whether or not the others send: a plan counts on their sending together. In one queue for
+// all, chance on this host would let one get ahead of the others, and they would not send together any more. REQUIRES:
+// `rank` lies in the plan's grid.
 std::vector<PeerShape> ShapesOfRank(const Plan& plan, std::span<const v1::LinkShape> links, int32_t rank);
 
 }  // namespace geopipe

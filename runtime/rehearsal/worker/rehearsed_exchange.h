@@ -5,7 +5,7 @@
 
 namespace geopipe {
 
-// A PaceExchange; an empty result for a job that shapes no link of the rank's site.
+// A PaceExchange; the result is empty for a job that shapes no link of the rank's site.
 PaceOfSite RehearseExchange(const RankPreparation& preparation);
 
 }  // namespace geopipe

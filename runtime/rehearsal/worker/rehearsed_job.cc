@@ -24,8 +24,8 @@ constexpr int64_t kMinMessageBytes = 2;
 
 bool Modelled(const RankPreparation& preparation) { return preparation.run.backend == BackendKind::kModelled; }
 
-// Of the message of each boundary in a modelled run: this tensor rank's part of what the costs say, also where that is
-// nothing.
+// Bytes of each boundary's message in a modelled run: this tensor rank's part of the bytes in the costs, at least one
+// element.
 std::vector<int64_t> BoundaryBytes(const RankPreparation& preparation) {
   const int64_t tensor = preparation.plan.grid.tensor;
   std::vector<int64_t> bytes;
@@ -112,8 +112,8 @@ class RehearsedJob final : public JobExtension {
       meeting->Use(transport, watch);
     }
     if (Modelled(preparation_)) {
-      // The thread computes nothing: it sleeps each action out and hands its message over. The device that it stands
-      // for would not wait for a processor before it does so.
+      // The thread computes nothing: it sleeps through each action and hands its message over, for which a real device
+      // would not have to wait for a processor.
       PreferQuickWakeup();
     } else if (keeps_time()) {
       PreciseTimers();
