@@ -295,8 +295,8 @@ void WorkerControl::On(const CheckpointTaken& event) {
     trainer_ = Trainer::kFree;
   }
   if (absl::IsUnavailable(event.status) && event.epoch == epoch_ && event.iteration == end_iteration_) {
-    save_last_ =
-        true;  // there is no later turn for it: when the writer has told, or at the next tick, if it has by now
+    // No later iteration saves this state: it is tried again when the writer is free, or at the next tick.
+    save_last_ = true;
   } else if (!event.status.ok()) {
     ReportNoCheckpoint(event.epoch, event.iteration, std::string(event.status.message()));
   }
