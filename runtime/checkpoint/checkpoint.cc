@@ -158,7 +158,8 @@ absl::Status Checkpoint::ReadPlace(const Place& place, std::span<const Run> runs
                     "copy the file again or choose another checkpoint",
                     path, file->bytes(), place.file->bytes, range.name));
   }
-  // What is wanted all together is read to its place; else a little at a time, and what is wanted of it copied.
+  // A range that is wanted as a whole is read into place; any other is read a little at a time, and the wanted elements
+  // are copied.
   const Run& first = runs.front();
   const bool all = first.stored <= range.offset && first.end() >= range.end();
   std::vector<float> room(all ? size_t{0} : static_cast<size_t>(std::min(range.elements, kElementsAtATime)));
@@ -257,7 +258,7 @@ absl::Status Checkpoint::CheckSameModel(const ModelSpec& model) const {
   return CheckTensors(model);
 }
 
-// Of two models whose tensors differ; else empty.
+// Names the first tensor in which two models differ; empty if they do not.
 std::string Checkpoint::FirstOtherTensor(const ModelSpec& model) const {
   for (const CheckpointUnit& unit : UnitsOf(model)) {
     for (const TensorRange& tensor : UnitWeights(model, unit)) {

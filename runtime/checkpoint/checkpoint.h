@@ -1,6 +1,6 @@
-// Reads a checkpoint by the names of tensors, whatever ranks, replicas and stages wrote it.
+// Reads a checkpoint by the names of tensors, whichever ranks, replicas and stages wrote it.
 //
-// A checkpoint is a folder `<root>/iteration-<ten digits>`: the state before that iteration. Of each unit of the model
+// A checkpoint is a folder `<root>/iteration-<ten digits>`: the state before that iteration. For each unit of the model
 // (checkpoint_units.h) it has a file of weights (fp32, Hugging Face names) and one of moments (AdamW's two of each
 // tensor), or several that hold ranges of these, and beside them manifest.json (manifest.h), which names them. A node
 // need not have all files.
@@ -27,7 +27,7 @@ namespace geopipe {
 // Move-only and immutable; holds no file open. Any thread may read.
 class Checkpoint {
  public:
-  // Reads the manifest, no tensors. NotFound: there is none, so this is no checkpoint, or none any more.
+  // Reads the manifest, no tensors. NotFound: there is none, so this is no checkpoint, or no longer one.
   // FailedPrecondition: the folder's name says another iteration. OutOfRange: longer than kMaxManifestBytes. Other
   // errors are those of ParseCheckpointManifest and CheckpointFile.
   static absl::StatusOr<Checkpoint> Open(const std::string& folder);
@@ -39,26 +39,27 @@ class Checkpoint {
   const CheckpointManifest& manifest() const { return manifest_; }
 
   // Fills `values` (row-major, as many as `shape` has elements) with a weight ("model.norm.weight") or a moment
-  // ("model.norm.weight.exp_avg"), put together from its ranges, of which each lies in a file of this node. Checks the
-  // checksum of all it reads. After an error `values` are anything.
+  // ("model.norm.weight.exp_avg"), assembled from its ranges, each of which must lie in a file of this node. Checks the
+  // checksum of all it reads. After an error `values` are undefined.
   // NotFound: the checkpoint has no such tensor, or the file is not on this node. InvalidArgument: another shape.
   // FailedPrecondition: no file holds a part of it. DataLoss: file or tensor is damaged. Each names file and tensor.
   // REQUIRES: values.size() is the number of elements of `shape`.
   absl::Status Read(std::string_view tensor, const std::vector<int64_t>& shape, std::span<float> values) const;
 
-  // The same of a piece of the tensor, which is the piece's parameter or one of its moments. Reads the ranges that have
-  // elements of the piece, each to its end, for its checksum is that of all of it; what is not of the piece takes no
-  // memory. Errors as above, of what is read. REQUIRES: piece.count values.
+  // Reads a piece of the tensor, which is the piece's parameter or one of its moments. Reads the ranges that have
+  // elements of the piece, each to its end, because a checksum covers a whole range; elements outside the piece take no
+  // memory. Errors as above, of the ranges read. REQUIRES: piece.count values.
   absl::Status ReadPiece(std::string_view tensor, const TensorPiece& piece, std::span<float> values) const;
 
-  // The files that hold elements of a piece of a tensor, by their place in it; copies beside each other. Valid as long
-  // as the checkpoint. None where the tensor has another shape.
+  // Returns the files that hold elements of a piece of a tensor, by their place in it; copies are adjacent. Valid as
+  // long as the checkpoint. Empty where the tensor has another shape.
   std::vector<const FileEntry*> FilesOf(std::string_view tensor, const TensorPiece& piece) const;
 
-  // Whether this is a state of `model`: the same description, and each weight and moment there, whole, in its shape,
-  // and nothing besides. FailedPrecondition names the first field or tensor that differs. Looks at the manifest alone.
+  // Checks that this is a state of `model`: the same description, and each weight and moment there, whole, in its
+  // shape, and nothing besides. FailedPrecondition names the first field or tensor that differs. Looks at the manifest
+  // alone.
   absl::Status CheckSameModel(const ModelSpec& model) const;
-  // The same of the model that the manifest describes.
+  // Checks the same for the model that the manifest describes.
   absl::Status CheckWhole() const { return CheckTensors(manifest_.model); }
 
  private:
@@ -68,9 +69,9 @@ class Checkpoint {
     const TensorEntry* entry = nullptr;
     int64_t position = 0;  // in the file
   };
-  // By offset; copies of a range stand beside each other.
+  // Places by offset; copies of a range are adjacent.
   using Places = std::vector<Place>;
-  // Elements that lie together in the order of a tensor's ranges and in what is wanted of it.
+  // Elements that are contiguous both in the order of a tensor's ranges and in the wanted piece.
   struct Run {
     int64_t stored = 0;
     int64_t wanted = 0;
@@ -81,7 +82,7 @@ class Checkpoint {
 
   Checkpoint(std::string folder, CheckpointManifest manifest);
 
-  // By the order of the ranges. REQUIRES: the tensor has the piece's shape.
+  // Runs of a piece, in the order of the ranges. REQUIRES: the tensor has the piece's shape.
   static std::vector<Run> RunsOf(const TensorPiece& piece, int64_t column_parts);
   static std::span<const Run> RunsIn(const TensorRange& range, std::span<const Run> runs);
 
@@ -89,7 +90,7 @@ class Checkpoint {
   absl::Status CheckCovered(std::string_view tensor, const Places& places) const;
   absl::Status CheckTensors(const ModelSpec& model) const;
   std::string FirstOtherTensor(const ModelSpec& model) const;
-  // Fills `values` with what the range has of these runs.
+  // Fills `values` with the elements that the range has of these runs.
   absl::Status ReadPlace(const Place& place, std::span<const Run> runs, std::span<float> values) const;
 
   std::string folder_;

@@ -17,7 +17,7 @@
 namespace geopipe {
 
 absl::StatusOr<CheckpointFile> CheckpointFile::Open(const std::string& path) {
-  // Not blocking: a pipe of this name is refused below rather than waited for.
+  // O_NONBLOCK: a pipe of this name is refused below rather than waited for.
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd.valid() && (errno == ENOENT || errno == ENOTDIR)) {
     return absl::NotFoundError(fmt::format("{}: is not on this node; copy the file from the node that wrote it", path));

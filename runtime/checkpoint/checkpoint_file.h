@@ -1,5 +1,5 @@
-// Reads one file of a checkpoint, or parts of it. By read calls, not by a mapping: a bad sector or a file that shrinks
-// is then an error, where a mapping would end the process.
+// Reads one file of a checkpoint, or parts of it. It uses read calls, not a mapping: a bad sector or a file that
+// shrinks is then an error, where a mapping would end the process.
 #pragma once
 
 #include <absl/status/status.h>
@@ -22,7 +22,7 @@ class CheckpointFile {
   static absl::StatusOr<CheckpointFile> Open(const std::string& path);
 
   const std::string& path() const { return path_; }
-  // When it was opened.
+  // Size when it was opened.
   int64_t bytes() const { return bytes_; }
 
   // Fills `bytes` from `offset` on. DataLoss: the file ends before that, or the disk fails.

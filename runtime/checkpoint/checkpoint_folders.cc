@@ -34,8 +34,8 @@ absl::Status RemoveManifest(const std::string& folder) {
   return errno == ENOENT ? absl::OkStatus() : CheckpointIoError(path, "removed", errno);
 }
 
-// Where this fails it costs room and nothing else. Manifests stay, also those that are being written: on a shared file
-// system another node may be at the same one.
+// Removes files that the manifest does not name; a failure only costs room. Manifests stay, also those that are being
+// written: on a shared file system another node may be completing the same checkpoint.
 void RemoveUnnamed(const std::string& folder, const CheckpointManifest& manifest) {
   std::set<std::string_view> named;
   for (const FileEntry& file : manifest.files) {
@@ -59,7 +59,7 @@ absl::Status RemoveFolder(const std::string& folder) {
   return is_gone ? absl::OkStatus() : CheckpointIoError(folder, "removed", error.value());
 }
 
-// Whether it will never be read again, here or by another version of this program.
+// True when no version of this program will ever read it.
 bool IsLeftover(const CheckpointList::Incomplete& incomplete) {
   return absl::IsNotFound(incomplete.reason) || absl::IsDataLoss(incomplete.reason) ||
          absl::IsInvalidArgument(incomplete.reason);

@@ -21,14 +21,14 @@ std::string CheckpointFolder(std::string_view root, int64_t iteration);
 // The number in the last part of a path; nullopt when it is not the name of a checkpoint's folder.
 std::optional<int64_t> IterationOfFolder(std::string_view folder);
 
-// Makes the folder for the state before `iteration`, with its parents, and returns its path. What is there from an
-// attempt before stays, a complete checkpoint too, until WriteCheckpointManifest replaces it. Several processes may
-// begin the same one; each then writes its own files. Errors name the folder: those of NewFile.
+// Makes the folder for the state before `iteration`, with its parents, and returns its path. Files of an earlier
+// attempt stay, a complete checkpoint too, until WriteCheckpointManifest replaces it. Several processes may begin the
+// same one; each then writes its own files. Errors name the folder: those of NewFile.
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, int64_t iteration);
 
-// Completes a checkpoint, in place of one that was complete before, and removes what the manifest does not name: files
-// of other attempts, and what writers that died have left. Several nodes may complete it in the same folder of a shared
-// file system. REQUIRES: all its files are written, on this node or another. InvalidArgument: a rule of
+// Completes a checkpoint, in place of one that was complete before, and removes files that the manifest does not name:
+// those of other attempts, and of writers that died. Several nodes may complete it in the same folder of a shared file
+// system. REQUIRES: all its files are written, on this node or another. InvalidArgument: a rule of
 // ValidateCheckpointManifest, or longer than CheckpointLimits::kMaxManifestBytes. Errors of NewFile.
 absl::Status WriteCheckpointManifest(const std::string& folder, const CheckpointManifest& manifest);
 
@@ -46,16 +46,18 @@ struct CheckpointList {
   std::vector<Incomplete> incomplete;  // the same
 };
 
-// What is below `root` under the name of a checkpoint; everything else is ignored. Empty when there is no `root` yet.
-// Errors: `root` cannot be read.
+// Lists the folders below `root` that are named as a checkpoint; everything else is ignored. Empty when there is no
+// `root` yet. Errors: `root` cannot be read.
 absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root);
 
-// Of the checkpoints up to the iteration `newest`, removes all but the newest `keep` that are complete, and those
-// before the newest complete one that are incomplete; the manifest of each goes first, so that half of one never passes
-// for a whole. What is of a later iteration (being written, or of a future that came to nothing) neither counts nor
-// goes. An incomplete one stays when its manifest cannot be read for now, or is intact and of another version or
-// iteration. Those of the iterations `kept` stay, complete or not. Returns the removed folders, oldest first. Goes on
-// after an error and returns the first. Whoever reads or writes what is removed finds it gone. REQUIRES: keep >= 1.
+// Removes old checkpoints, of those up to the iteration `newest`:
+// - the complete ones but the newest `keep`;
+// - the incomplete ones before the newest complete one, unless the manifest cannot be read for now, or is intact and of
+//   another version or iteration.
+// Later ones (being written, or of a future that came to nothing) neither count nor go; those of the iterations `kept`
+// stay, complete or not. The manifest of each goes first, so that half of one never passes for a whole. Returns the
+// removed folders, oldest first. Continues after an error and returns the first. A process that reads or writes a
+// removed one finds it gone. REQUIRES: keep >= 1.
 absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep,
                                                    std::span<const int64_t> kept = {},
                                                    int64_t newest = CheckpointLimits::kMaxIteration);

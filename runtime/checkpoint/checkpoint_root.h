@@ -1,5 +1,6 @@
-// The folder below which a job's checkpoints are, as one process of it has found it. A file system that is unmounted
-// leaves an empty folder behind, which would take checkpoints until the disk below is full: such a folder is refused.
+// The folder below which a job's checkpoints are, as one process of the job has found it. A file system that is
+// unmounted leaves an empty folder behind, which would take checkpoints until the disk below is full: such a folder is
+// refused.
 #pragma once
 
 #include <absl/status/status.h>
@@ -17,8 +18,8 @@ class CheckpointRoot {
 
   const std::string& path() const { return path_; }
 
-  // Sees that checkpoints can be written: the first time makes the folder with its parents, and a file in it; from then
-  // on the folder has to be on the file system that it was on. Errors name the path, what is wrong and the remedy.
+  // Checks that checkpoints can be written: the first time makes the folder with its parents, and a file in it; from
+  // then on the folder must stay on the same file system. Errors name the path, what is wrong and the remedy.
   absl::Status Check();
 
  private:

@@ -1,7 +1,7 @@
 // The units in which a checkpoint holds a model: its embedding, each decoder layer, its head with the final norm. A
-// unit has the same tensors whatever the plan, so that any plan reads what any other has written; and the same two
-// files, where one rank writes it. Where several do, each writes two with its own ranges of the matrices, and one of
-// them two with the norms, which all need.
+// unit has the same tensors in every plan, so that any plan reads what any other has written. A unit that one rank
+// writes has two files; where several do, each writes two with its own ranges of the matrices, and one of them two with
+// the norms, which all need.
 #pragma once
 
 #include <cstdint>
@@ -24,22 +24,22 @@ struct CheckpointUnit {
 
   // "embedding", "layer-00012", "head".
   std::string name() const;
-  // "layer-00012.weights.<tag>.safetensors". Writers that know nothing of each other have different tags, so that none
-  // touches another's files; so have the ranks that write parts of one unit (PartTag).
+  // "layer-00012.weights.<tag>.safetensors". Writers that do not know of each other have different tags, so that none
+  // touches another's files; so do the ranks that write parts of one unit (PartTag).
   std::string weights_file(std::string_view tag) const;
   std::string moments_file(std::string_view tag) const;
 
   friend bool operator==(const CheckpointUnit&, const CheckpointUnit&) = default;
 };
 
-// Of what the ranks of one epoch of one run write: "18eb0e6c4a2f1d24-3".
+// Tag of the files that the ranks of one epoch of one run write: "18eb0e6c4a2f1d24-3".
 std::string CheckpointTag(uint64_t incarnation, uint64_t epoch);
-// Of one of several ranks that write a unit's parts: "18eb0e6c4a2f1d24-3.t1-d0".
+// Tag of one of several ranks that write a unit's parts: "18eb0e6c4a2f1d24-3.t1-d0".
 std::string PartTag(std::string_view tag, int64_t tensor_rank, int64_t data_rank);
-// Of the norms of a unit that is written in parts: "18eb0e6c4a2f1d24-3.norms".
+// Tag of the norms of a unit that is written in parts: "18eb0e6c4a2f1d24-3.norms".
 std::string NormsTag(std::string_view tag);
 
-// In the order of the model.
+// Units in the order of the model.
 std::vector<CheckpointUnit> UnitsOf(const LayerRange& range);
 std::vector<CheckpointUnit> UnitsOf(const ModelSpec& model);
 
@@ -54,7 +54,7 @@ std::string SecondMomentName(std::string_view parameter);
 // A piece of the tensor `name`, which is the piece's parameter or one of its moments. REQUIRES: it has elements.
 TensorRange RangeOf(std::string name, const TensorPiece& piece);
 
-// What a unit's files hold, each tensor whole, in order: of the moments file both moments of each parameter in turn.
+// Contents of a unit's files, each tensor whole, in order: the moments file has both moments of each parameter in turn.
 std::vector<TensorRange> UnitWeights(const ModelSpec& model, const CheckpointUnit& unit);
 std::vector<TensorRange> UnitMoments(const ModelSpec& model, const CheckpointUnit& unit);
 

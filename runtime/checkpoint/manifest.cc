@@ -45,7 +45,7 @@ absl::Status ValidateRange(const TensorRange& range) {
   return absl::OkStatus();
 }
 
-// A description of any model, to compare: whether it makes sense is not asked here.
+// Checks a model description for comparison only: it need not make sense.
 absl::Status ValidateModelNumbers(const ModelSpec& model) {
   absl::Status status;
   ForEachModelField([&](std::string_view name, auto member) {
@@ -57,7 +57,7 @@ absl::Status ValidateModelNumbers(const ModelSpec& model) {
   return status;
 }
 
-// Two files may hold copies of a range, but no element may lie in two different ranges.
+// Checks the ranges of a tensor: files may hold copies of a range, but no element may lie in two different ranges.
 absl::Status ValidateTensor(std::string_view name, std::vector<const TensorEntry*>& entries) {
   std::ranges::sort(entries, {},
                     [](const TensorEntry* entry) { return std::pair(entry->range.offset, entry->range.elements); });

@@ -1,5 +1,5 @@
-// manifest.json of a checkpoint: what the state is of, and every file with the checksums of its parts. It is written
-// last, so a folder without a readable manifest is no checkpoint. It names the files of all nodes.
+// manifest.json of a checkpoint: identifies the state, and lists every file with the checksums of its parts. It is
+// written last, so a folder without a readable manifest is no checkpoint. It names the files of all nodes.
 //
 //   {"crc32c":"89abcdef",
 //    "format": "geopipe-checkpoint", "version": 1,
@@ -10,7 +10,7 @@
 //               "tensors": [{"name": "model.layers.0.input_layernorm.weight", "dtype": "F32", "shape": [64],
 //                            "offset": 0, "elements": 64, "crc32c": "…"}, …]}, …]}
 //
-// A tensor whose columns are in parts has "column_parts" besides, and the manifest then version 2; there is no other
+// A tensor whose columns are in parts has "column_parts" besides, and the manifest then has version 2, the only
 // difference between the versions.
 //
 // The first key is the CRC-32C of every byte behind its comma, so that no damage passes for another state.
@@ -33,7 +33,7 @@ inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr int64_t kManifestVersion = 1;
 inline constexpr int64_t kColumnPartsVersion = 2;  // written where a tensor has its columns in parts; both are read
 
-// Of reader and writer alike.
+// Limits for reader and writer alike.
 struct CheckpointLimits {
   static constexpr size_t kMaxManifestBytes = size_t{64} << 20;
   static constexpr size_t kMaxPlanBytes = size_t{16} << 20;
@@ -46,9 +46,9 @@ struct CheckpointLimits {
   static constexpr int64_t kMaxIteration = 9'999'999'999;  // ten digits in the folder's name
 };
 
-// The elements [offset, offset + elements) of a tensor of fp32 in row-major order, or where its columns are divided in
-// several equal parts, those of one part after the other, each in row-major order: what a tensor-parallel rank has of a
-// matrix that is divided by columns lies together, too.
+// The elements [offset, offset + elements) of a tensor of fp32 in row-major order. Where its columns are divided into
+// several equal parts, the order is that of one part after the other, each in row-major order, so that a
+// tensor-parallel rank's share of a matrix divided by columns is contiguous, too.
 struct TensorRange {
   std::string name{};            // as in Hugging Face
   std::vector<int64_t> shape{};  // of the whole tensor
@@ -93,26 +93,26 @@ struct CheckpointManifest {
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;
 };
 
-// Elements of a shape; -1 when an extent is not positive, there are more than CheckpointLimits::kMaxDimensions, or the
-// bytes would be more than CheckpointLimits::kMaxFileBytes.
+// Elements of a shape; -1 when an extent is not positive, there are more than CheckpointLimits::kMaxDimensions extents,
+// or more than CheckpointLimits::kMaxFileBytes bytes.
 int64_t CountElements(const std::vector<int64_t>& shape);
 
-// Whether a checkpoint's file of tensors may have this name: one in the folder itself that no shell and no other file
+// True when a checkpoint's file of tensors may have this name: one in the folder itself that no shell and no other file
 // system trips over.
 bool IsTensorFileName(std::string_view name);
 
-// The rules of a manifest: limits; names that are plain names; sizes that add up; ranges of one tensor that count its
-// elements in the same order and are equal (copies, with the same checksum) or disjoint. Ranges need not cover the
-// tensor. InvalidArgument names file, tensor and value.
+// Checks the rules of a manifest: limits; names that are plain names; sizes that add up; ranges of one tensor that
+// count its elements in the same order and are equal (copies, with the same checksum) or disjoint. Ranges need not
+// cover the tensor. InvalidArgument names file, tensor and value.
 absl::Status ValidateCheckpointManifest(const CheckpointManifest& manifest);
 
-// Those of them that one file can break.
+// Checks the rules that concern a single file.
 absl::Status ValidateFileEntry(const FileEntry& file);
 
 // REQUIRES: ValidateCheckpointManifest(manifest).ok().
 std::string CheckpointManifestText(const CheckpointManifest& manifest);
 
-// Reads what CheckpointManifestText wrote; `path` is for the errors. DataLoss: damaged. Unimplemented: of another
+// Reads a text of CheckpointManifestText; `path` is for the errors. DataLoss: damaged. Unimplemented: of another
 // version. InvalidArgument: a value is missing or breaks a rule.
 absl::StatusOr<CheckpointManifest> ParseCheckpointManifest(std::string_view text, const std::string& path);
 

@@ -59,8 +59,8 @@ ordered_json ToJson(const FileEntry& file) {
   return result;
 }
 
-// The fields of one JSON object. The first that is missing or of another kind is the error; from then on everything
-// that is asked for is empty.
+// The fields of one JSON object. The first that is missing or of another kind is the error; from then on all reads are
+// empty.
 class Fields {
  public:
   Fields(const json& object, std::string where, absl::Status& error)
@@ -83,7 +83,7 @@ class Fields {
     }
   }
 
-  // What is not there stays as it is.
+  // Reads a value; one that is missing leaves `value` as it is.
   template <class T>
   void ReadOptional(const char* key, T& value) {
     if (Find(key) != nullptr) {
@@ -91,7 +91,7 @@ class Fields {
     }
   }
 
-  // An array with no more than `max` elements; empty when it is none.
+  // An array of at most `max` elements; empty when the field is none.
   const json& Array(const char* key, size_t max) {
     static const json empty = json::array();
     const json* field = Find(key);
@@ -222,7 +222,7 @@ CheckpointManifest ReadFields(const json& root, absl::Status& error) {
   return manifest;
 }
 
-// Names in hostile text may be of any length.
+// Adds the path; cuts the message, because names in hostile text may be of any length.
 absl::Status At(const std::string& path, const absl::Status& status) {
   constexpr size_t kMaxMessage = 600;
   std::string message(status.message());
@@ -233,7 +233,7 @@ absl::Status At(const std::string& path, const absl::Status& status) {
   return {status.code(), fmt::format("{}: {}{}{}", path, message, has_remedy ? "" : "; ", has_remedy ? "" : kRemedy)};
 }
 
-// So that earlier ones read whatever they can read.
+// The lowest version that describes the manifest, so that earlier readers read whatever they can.
 int64_t VersionOf(const CheckpointManifest& manifest) {
   const bool has_column_parts = std::ranges::any_of(manifest.files, [](const FileEntry& file) {
     return std::ranges::any_of(file.tensors, [](const TensorEntry& each) { return each.range.column_parts > 1; });

@@ -43,13 +43,13 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "." : path.substr(0, slash + 1);
 }
 
-// 0, or the error's number.
+// Syncs the folder; returns 0 or the error's number.
 int SyncedFolder(const std::string& folder) {
   const UniqueFd fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   if (!fd.valid()) {
     return errno;
   }
-  // EINVAL: a file system that keeps the order of names by itself and has nothing to sync.
+  // EINVAL: the file system keeps the order of names by itself and has nothing to sync.
   return fsync(fd.get()) == 0 || errno == EINVAL ? 0 : errno;
 }
 

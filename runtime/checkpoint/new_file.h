@@ -18,8 +18,8 @@
 
 namespace geopipe {
 
-// Move-only; one thread at a time. Until Commit what had the name before keeps it; after any error the new file has no
-// name, neither the final nor the temporary one, where the system lets it be removed.
+// Move-only; one thread at a time. Until Commit an older file keeps the name; after any error the new file has no name,
+// neither the final nor the temporary one, if the system lets it be removed.
 class NewFile {
  public:
   // Makes the temporary file beside `path`, with mode 0644.
@@ -29,14 +29,14 @@ class NewFile {
   NewFile& operator=(NewFile&&) = delete;
   ~NewFile() { Discard(); }
 
-  // Takes room on the disk for `bytes`, so that a full disk is known before they are written. Does nothing where the
-  // file system cannot do it.
+  // Takes room on the disk for `bytes`, so that a full disk shows before they are written. Does nothing where the file
+  // system cannot do it.
   absl::Status Reserve(int64_t bytes);
 
   // Appends. After an error every later call returns that error.
   absl::Status Write(std::span<const std::byte> bytes);
 
-  // The file replaces what has its name, if anything. Once; nothing is written afterwards.
+  // Gives the file its name, in place of an older file. Once; nothing is written afterwards.
   absl::Status Commit();
 
  private:
@@ -52,10 +52,10 @@ class NewFile {
   absl::Status error_;
 };
 
-// Whether a file of this name is what a process that died has left of a NewFile.
+// True when a file of this name was left of a NewFile by a process that died.
 bool IsTemporaryName(std::string_view name);
 
-// Makes what happened to the names in a folder last. Errors as above.
+// Makes changes of the names in a folder durable. Errors as above.
 absl::Status SyncFolder(const std::string& folder);
 
 // "<path>: cannot be <done>: <the system's reason>; <remedy>".

@@ -15,12 +15,12 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "the elements of a .safetensors file are little-endian");
 
-// What the rules of a manifest say of this file.
+// Checks a declared file against the rules of a manifest.
 absl::Status CheckDeclared(const std::string& path, FileEntry entry) {
   entry.header_bytes = 8;
   entry.bytes = entry.header_bytes;
   for (const TensorEntry& tensor : entry.tensors) {
-    // Sizes that are out of range are found before their sum is looked at.
+    // The sum may wrap around: sizes out of range are refused before it is looked at.
     entry.bytes = static_cast<int64_t>(static_cast<uint64_t>(entry.bytes) +
                                        sizeof(float) * static_cast<uint64_t>(tensor.range.elements));
   }

@@ -28,8 +28,8 @@ class TensorFileWriter {
   static absl::StatusOr<TensorFileWriter> Create(const std::string& folder, const std::string& file_name,
                                                  const std::vector<TensorRange>& tensors);
 
-  // The next tensor of those declared: `values` are its elements in row-major order, `shape` that of the whole tensor.
-  // REQUIRES: name, shape and number of values are as declared.
+  // Appends the next of the declared tensors: `values` are its elements in row-major order, `shape` that of the whole
+  // tensor. REQUIRES: name, shape and number of values are as declared.
   absl::Status Append(std::string_view name, const std::vector<int64_t>& shape, std::span<const float> values);
 
   // Syncs the file and gives it its name. Returns its entry in the manifest. Once. REQUIRES: all tensors were appended.

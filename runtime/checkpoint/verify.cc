@@ -16,7 +16,7 @@ using Kind = CheckpointProblem::Kind;
 
 constexpr std::string_view kRestore = "copy the file again or choose another checkpoint";
 
-// What is wrong with `count` bytes from `offset` on, as a sentence; empty when nothing is.
+// Describes the damage of `count` bytes from `offset` on, as a sentence; empty when there is none.
 std::string Damage(const CheckpointFile& file, std::string_view part, int64_t offset, int64_t count,
                    uint32_t expected) {
   const absl::StatusOr<uint32_t> crc = file.Checksum(offset, count);

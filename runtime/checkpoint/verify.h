@@ -1,4 +1,4 @@
-// Reads a whole checkpoint to see whether it is intact.
+// Reads a whole checkpoint and reports whether it is intact.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -28,11 +28,10 @@ struct CheckpointProblem {
   friend bool operator==(const CheckpointProblem&, const CheckpointProblem&) = default;
 };
 
-// Reads every file that is here, a piece at a time, and returns all that is wrong, in the order of the manifest; a node
-// that has the files of its own stages alone finds the others missing. Of what no file holds the first tensor comes
-// first of all. Errors are those of Checkpoint::Open. Any
-// thread; takes as long as the disk takes to read it all. `progress` is called before each file with the bytes of those
-// before it and of all.
+// Reads every file that is here, a piece at a time, and returns all problems, in the order of the manifest; a node that
+// has the files of its own stages alone finds the others missing. The first tensor that no file holds whole comes
+// before all others. Errors are those of Checkpoint::Open. Any thread; takes as long as the disk takes to read it all.
+// `progress` is called before each file with the bytes of those before it and of all.
 absl::StatusOr<std::vector<CheckpointProblem>> VerifyCheckpoint(
     const std::string& folder, const std::function<void(int64_t done, int64_t total)>& progress = {});
 

@@ -18,13 +18,13 @@ constexpr int64_t kMaxRestNs = 1'000'000'000;
 constexpr int64_t kConnectLimitNs = 5'000'000'000;
 constexpr int64_t kGivenUpLimitNs = 500'000'000;  // to connect, and for a word
 constexpr int32_t kMaxBreaks = 100;               // of the connection, in one file
-// Of a fetch that is to stay behind other traffic: what the source has sent and this end has not taken stays small.
+// Receive buffer of a fetch that must not delay other traffic: few bytes that the source has sent wait for this end.
 constexpr int kSlowReceiveBytes = 64 * 1024;
 
-// Whether asking the same source again may help: one that has another secret may be about to be told a new one.
+// True when asking the same source again may help: one that has another secret may be about to be told a new one.
 bool MayPass(const absl::Status& status) { return absl::IsUnavailable(status) || absl::IsUnauthenticated(status); }
 
-// It has been asked, and does not have the file intact.
+// True when the source has answered that it does not have the file intact.
 bool HasAnswered(const absl::Status& status) {
   return absl::IsNotFound(status) || absl::IsDataLoss(status) || absl::IsFailedPrecondition(status);
 }
@@ -117,7 +117,7 @@ absl::Status CheckpointFetcher::NoSource(std::span<const ExchangeSource> sources
   return all_answered ? absl::DataLossError(message) : absl::UnavailableError(message);
 }
 
-// From the first byte to the last, over as many connections as that takes.
+// Fetches the whole file, over as many connections as that takes.
 absl::Status CheckpointFetcher::FetchFrom(const ExchangeSource& source, int64_t iteration, FileArrival& arrival) {
   arrival.Restart();
   int64_t moved_at_ns = options_.clock->NowNs();
@@ -147,8 +147,7 @@ absl::Status CheckpointFetcher::FetchFrom(const ExchangeSource& source, int64_t 
   return absl::DeadlineExceededError(fmt::format("the connection broke {} times", kMaxBreaks));
 }
 
-// One request, on the connection that there is or on a new one. After an error that left anything half said there is
-// none.
+// Makes one request, on the open connection or a new one. An error in the middle of an answer closes the connection.
 absl::Status CheckpointFetcher::Resume(const ExchangeSource& source, int64_t iteration, FileArrival& arrival) {
   const auto ask = [&]() -> absl::Status {
     GP_RETURN_IF_ERROR(Connect(source));

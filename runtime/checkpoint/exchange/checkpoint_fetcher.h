@@ -38,9 +38,9 @@ struct FetchOptions {
   // Paces and waits between attempts; its sleeps end when `stop` is set. Both outlive the fetcher.
   Clock* clock = nullptr;
   const StopEvent* stop = nullptr;  // breaks off what is under way
-  // How long a source is asked again that is not reached, or does not serve this run yet.
+  // Time for which a source is asked again that is not reached, or does not serve this run yet.
   int64_t patience_ns = 12'000'000'000;
-  // How long no byte may come from a source that is reached.
+  // Longest time without a byte from a source that is reached.
   int64_t stall_ns = 30'000'000'000;
   double bytes_per_second = 0;  // at most; 0: no limit
   uint64_t seed = 1;            // of the backoff's jitter
@@ -49,26 +49,25 @@ struct FetchOptions {
 // One thread. It keeps the connection to the source that it asked last.
 //
 // Each file is asked of one source after the other until one has it intact. A connection that breaks is made again and
-// goes on where it was. What arrives gets its name, in place of what has it, when it is whole, right and on disk.
+// the file resumes. A file gets its name, replacing an older one, when it is whole, right and on disk.
 //
-// Errors name the file. DataLoss: no source has it intact, and says what is wrong with each. Unavailable: the same,
-// but a source could not be asked, which may have it. Cancelled: stopped. Others: this node cannot write it
-// (NewFile's).
+// Errors name the file. DataLoss: no source has it intact; says what is wrong with each. Unavailable: the same, but a
+// source that may have it could not be asked. Cancelled: stopped. Others: this node cannot write it (NewFile's).
 class CheckpointFetcher {
  public:
   explicit CheckpointFetcher(FetchOptions options);
 
-  // A file of the checkpoint before `iteration` into its folder, which exists.
+  // Fetches a file of the checkpoint before `iteration` into its folder, which exists.
   absl::Status FetchFile(std::span<const ExchangeSource> sources, int64_t iteration, const FileEntry& entry,
                          const std::string& folder);
-  // Its manifest, if it is of the run and epoch that are wanted.
+  // Fetches its manifest, if it is of the wanted run and epoch.
   absl::Status FetchManifest(std::span<const ExchangeSource> sources, const CheckpointIdentity& wanted,
                              const std::string& folder);
 
-  // What has been fetched so far.
+  // Files and bytes fetched so far.
   int64_t files() const { return files_; }
   int64_t bytes() const { return bytes_; }
-  // From whom: "north (3 files), south (1 file)".
+  // Their senders: "north (3 files), south (1 file)".
   std::string senders() const;
 
  private:

@@ -1,4 +1,4 @@
-// How workers exchange files of checkpoints over TCP, little-endian:
+// The protocol by which workers exchange files of checkpoints over TCP, little-endian:
 //
 //   client   greeting   magic, nonce, its site
 //   server   challenge  magic, nonce, its proof
@@ -8,10 +8,10 @@
 //
 // A proof is HMAC-SHA-256 under the run's secret over the side, both nonces and the client's site. The nonces are
 // random and fresh, so no proof serves twice, and the secret itself never travels. A server that has no secret yet
-// hangs up instead of challenging. What follows the proofs is in clear, as everything on the data plane is.
+// hangs up instead of challenging. After the proofs everything travels in clear, like all data on the data plane.
 //
-// All is bounded: whatever comes takes at most a few hundred bytes of memory before it is checked. Receive functions
-// return InvalidArgument for what is no such message, else the errors of TcpStream. Deadlines as TcpStream's.
+// All is bounded: a message takes at most a few hundred bytes of memory before it is checked. Receive functions return
+// InvalidArgument for bytes that are no such message, else the errors of TcpStream. Deadlines as TcpStream's.
 #pragma once
 
 #include <absl/status/status.h>
@@ -27,7 +27,7 @@
 
 namespace geopipe {
 
-// A file is read, sent and paced in pieces of this size: what is more urgent on the link waits for one at most.
+// Piece in which a file is read, sent and paced: more urgent traffic on the link waits for one piece at most.
 inline constexpr int64_t kExchangePieceBytes = int64_t{64} * 1024;
 
 using ExchangeNonce = std::array<std::byte, 32>;

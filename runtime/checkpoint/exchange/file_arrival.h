@@ -1,4 +1,4 @@
-// What a worker does with the bytes of a file that another sends: they get a name when they are seen to be right.
+// Writes a file that another worker sends; it gets its name when its bytes are checked.
 #pragma once
 
 #include <absl/status/status.h>
@@ -15,23 +15,23 @@
 
 namespace geopipe {
 
-// One thread. Errors that are not this node's own are DataLoss: what came is not what it should be.
+// One thread. Errors that are not this node's own are DataLoss: the bytes are not the expected ones.
 class FileArrival {
  public:
   virtual ~FileArrival() = default;
 
   virtual const std::string& name() const = 0;
-  // From the first byte on, with nothing left of what came before.
+  // Starts over from the first byte, and drops all bytes so far.
   virtual void Restart() = 0;
-  // How many bytes all of it has, as the sender says, at the beginning and wherever it goes on.
+  // Takes the size of the whole file, as the sender says, at the beginning and wherever it resumes.
   virtual absl::Status Expect(int64_t bytes) = 0;
   virtual absl::Status Write(std::span<const std::byte> bytes) = 0;
-  // All has come: gives it its name.
+  // Ends the file, which has arrived whole, and gives it its name.
   virtual absl::Status Finish() = 0;
 
-  // Since Restart.
+  // Bytes received since Restart.
   int64_t received() const { return received_; }
-  // The last error is that this node cannot write the file; no other sender helps.
+  // True when the last error is that this node cannot write the file; no other sender helps.
   bool failed_here() const { return failed_here_; }
 
  protected:
@@ -42,10 +42,10 @@ class FileArrival {
   bool failed_here_ = false;
 };
 
-// A file of tensors, checked against its entry while it comes: a part that is wrong ends it at once.
+// A file of tensors, checked against its entry while it arrives: a part that is wrong ends it at once.
 class ArrivingFile final : public FileArrival {
  public:
-  // Into an existing folder. `entry` outlives this.
+  // Writes into an existing folder. `entry` outlives this.
   ArrivingFile(std::string folder, const FileEntry& entry) : folder_(std::move(folder)), entry_(entry) {}
 
   const std::string& name() const override { return entry_.name; }
@@ -66,10 +66,10 @@ class ArrivingFile final : public FileArrival {
   uint32_t crc_ = 0;  // of what has come of the part
 };
 
-// A manifest, which has to be that of the checkpoint that is wanted.
+// A manifest, which must be that of the wanted checkpoint.
 class ArrivingManifest final : public FileArrival {
  public:
-  // As above. What is wanted: iteration, incarnation and epoch.
+  // Writes as above. `wanted`: iteration, incarnation and epoch.
   ArrivingManifest(std::string folder, const CheckpointIdentity& wanted);
 
   const std::string& name() const override { return name_; }

@@ -23,7 +23,7 @@
 namespace geopipe {
 namespace {
 
-// A process without free descriptors must not spin.
+// Wait before accepting again: a process without free descriptors must not spin.
 constexpr int64_t kAcceptAgainNs = 100'000'000;
 
 struct ServedFile {
@@ -35,8 +35,8 @@ absl::Status CannotRead(const FileRequest& request, std::string_view why) {
   return absl::UnavailableError(fmt::format("{} cannot be read: {}", request.name, why));
 }
 
-// NotFound: there is none. InvalidArgument: it is no name of a checkpoint's file. Links are not followed below the
-// root: nobody is to have anything that is not in a checkpoint's folder.
+// Opens a file of a checkpoint. NotFound: there is none. InvalidArgument: the name is not one of a checkpoint's file.
+// Links are not followed below the root: only files in a checkpoint's folder are served.
 absl::StatusOr<ServedFile> OpenServed(const std::string& root, const FileRequest& request) {
   if (request.iteration < 0 || request.iteration > CheckpointLimits::kMaxIteration ||
       (request.name != kManifestName && !IsTensorFileName(request.name))) {
@@ -46,7 +46,7 @@ absl::StatusOr<ServedFile> OpenServed(const std::string& root, const FileRequest
   const UniqueFd folder_fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   ServedFile file;
   if (folder_fd.valid()) {
-    // Not blocking: a pipe of this name is refused below rather than waited for.
+    // O_NONBLOCK: a pipe of this name is refused below rather than waited for.
     file.fd = UniqueFd(openat(folder_fd.get(), request.name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   }
   if (!file.fd.valid()) {
@@ -125,7 +125,7 @@ void FileServer::Reap() {
   });
 }
 
-// Returns why the conversation ended.
+// Serves one client. Returns why the conversation ended.
 absl::Status FileServer::Converse(TcpStream& stream) {
   const int64_t deadline_ns = Within(options_.handshake_limit_ns);
   GP_ASSIGN_OR_RETURN(const ExchangeGreeting greeting, ReceiveGreeting(stream, deadline_ns));
@@ -178,7 +178,7 @@ absl::Status FileServer::SendFile(TcpStream& stream, const std::string& root, co
   return SendPieces(stream, file->fd.get(), request.offset, file->bytes, pace);
 }
 
-// The length is said already: what cannot be read then breaks the connection.
+// Sends the bytes of a file. Its length was announced, so a read error now breaks the connection.
 absl::Status FileServer::SendPieces(TcpStream& stream, int file, int64_t offset, int64_t end, SendPace* pace) {
   std::vector<std::byte> room(static_cast<size_t>(std::min(kExchangePieceBytes, end - offset)));
   while (offset < end) {

@@ -1,5 +1,5 @@
 // Serves the checkpoint files of a worker's node to the workers of other nodes (exchange_wire.h). It listens from the
-// start of the process, so that its address is known, and hangs up on everybody until it is told what it serves.
+// start of the process, so that its address is known, and hangs up on all clients until it is told what to serve.
 #pragma once
 
 #include <absl/status/status.h>
@@ -23,19 +23,18 @@
 
 namespace geopipe {
 
-// What is put between a server and the link to one client (a rehearsed link is slower than the host's own network). One
-// thread.
+// Paces a server's data to one client (a rehearsed link is slower than the host's own network). One thread.
 class SendPace {
  public:
   virtual ~SendPace() = default;
-  // What an answer takes on its way, besides its bytes.
+  // Time of an answer on its way, besides that of its bytes.
   virtual int64_t latency_ns() const = 0;
-  // The link is given `bytes` at `now_ns` (CLOCK_MONOTONIC). Returns when the last of them has left, which is when they
+  // Gives the link `bytes` at `now_ns` (CLOCK_MONOTONIC). Returns the time at which the last of them has left and they
   // are handed to the system.
   virtual int64_t Depart(int64_t now_ns, int64_t bytes) = 0;
 };
 
-// For a client of this site; null: nothing is put between. Errors end the client's connection. Any thread.
+// Makes the pace for a client of this site; null: none. Errors end the client's connection. Any thread.
 using PaceOfSite = std::function<absl::StatusOr<std::unique_ptr<SendPace>>(std::string_view site)>;
 
 struct FileServerOptions {
@@ -49,7 +48,7 @@ class FileServer {
  public:
   static constexpr size_t kMaxClients = 16;  // another is hung up on, and comes again
 
-  // What is served, and to whom.
+  // The files that are served, and to whom.
   struct Served {
     std::string secret;    // that clients prove they know
     std::string root;      // of the checkpoints
@@ -60,16 +59,16 @@ class FileServer {
   static absl::StatusOr<std::unique_ptr<FileServer>> Start(const FileServerOptions& options);
   FileServer(const FileServer&) = delete;
   FileServer& operator=(const FileServer&) = delete;
-  // Breaks off what is under way, and waits for the threads.
+  // Ends all connections, and waits for the threads.
   ~FileServer();
 
   // "ip:port".
   const std::string& address() const { return address_; }
 
-  // From here on. Clients of an earlier secret or root are hung up on at their next request. Any thread.
+  // Serves from here on. Clients of an earlier secret or root are hung up on at their next request. Any thread.
   void Serve(Served served);
 
-  // Clients that did not know the secret, those that came before there was one, and all that are gone. Any thread.
+  // Number of clients that did not know the secret, that came before there was one, and that have gone. Any thread.
   int64_t refused() const { return refused_; }
   int64_t hung_up() const { return hung_up_; }
   int64_t left() const { return left_; }

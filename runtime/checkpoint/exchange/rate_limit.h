@@ -1,4 +1,4 @@
-// A token bucket: how fast files may come, so that they take no more of a link than they are given. Without clock.
+// A token bucket: limits how fast files arrive, so that they take no more of a link than their share. Has no clock.
 #pragma once
 
 #include <algorithm>
@@ -11,12 +11,12 @@ class RateLimit {
   // 0: no limit.
   explicit RateLimit(double bytes_per_second) : bytes_per_second_(bytes_per_second) {}
 
-  // `bytes` have been taken by `now_ns`. Returns the time before which no more are to be taken.
+  // Takes `bytes` that have arrived by `now_ns`. Returns the time before which no more are to be taken.
   int64_t Take(int64_t now_ns, int64_t bytes) {
     if (bytes_per_second_ <= 0) {
       return now_ns;
     }
-    // A thread that wakes up late makes good for it, but a long rest does not become a burst.
+    // A thread that wakes up late catches up, but a long rest does not become a burst.
     next_ns_ = std::max(next_ns_, now_ns - kCatchUpNs) +
                static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / bytes_per_second_);
     return next_ns_;

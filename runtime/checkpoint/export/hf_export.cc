@@ -27,7 +27,7 @@ namespace fs = std::filesystem;
 // Elements converted at a time.
 constexpr size_t kPieceElements = size_t{1} << 16;
 
-// The folder of an export: what was written is removed again unless it is kept.
+// The folder of an export: its files are removed again unless it is kept.
 class OutputFolder {
  public:
   explicit OutputFolder(std::string path) : path_(std::move(path)) {}
@@ -98,7 +98,8 @@ int64_t BytesOf(const Shard& shard) {
   return bytes;
 }
 
-// All tensors of the model in its order, cut where the next one would make a shard too large.
+// Divides all tensors of the model, in its order, into shards: a new one begins where the next tensor would make it too
+// large.
 std::vector<Shard> ShardsOf(const ModelSpec& model, const HfExportOptions& options) {
   const LayerRange whole{.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true, .has_head = true};
   std::vector<Shard> shards(1);
@@ -133,7 +134,7 @@ std::string IndexText(const std::vector<Shard>& shards) {
   return index.dump(2) + "\n";
 }
 
-// The text of config.json. A manifest may describe any model, so what it makes is read as an import would read it.
+// The text of config.json. A manifest may describe any model, so the text is parsed as an import would parse it.
 absl::StatusOr<std::string> ConfigText(const Checkpoint& checkpoint, FloatFormat format) {
   const ModelSpec& model = checkpoint.manifest().model;
   std::string text = FormatHfConfig(model, RowOf(format).torch);

@@ -19,7 +19,8 @@ namespace geopipe {
 
 struct HfExportOptions {
   FloatFormat format = FloatFormat::kFp32;
-  // Of the tensors in a file, as transformers' save_pretrained counts it; a tensor that has more is alone in its file.
+  // Most bytes of tensors in a file, as transformers' save_pretrained counts them; a larger tensor is alone in its
+  // file.
   int64_t max_shard_bytes = 5'000'000'000;
   // Called before each tensor. An error ends the export with that error.
   std::function<absl::Status(int64_t bytes_written, int64_t bytes_total)> progress = [](int64_t, int64_t) {
@@ -35,12 +36,12 @@ struct HfExportSummary {
   friend bool operator==(const HfExportSummary&, const HfExportSummary&) = default;
 };
 
-// Makes `directory`, which may be there when it is empty, and writes into it. A tied model has no lm_head.weight. One
-// tensor at a time is in memory. After an error nothing is left. Takes as long as the disks take.
-// AlreadyExists: the directory is not empty or is none. FailedPrecondition: a part of a weight is in no file. NotFound:
-// a file of the checkpoint is not on this node. InvalidArgument: the manifest's model is none that can be computed; a
-// weight is too large for the format. DataLoss: a file of the checkpoint is damaged. Each names file and tensor. Others
-// are those of NewFile and `progress`. REQUIRES: max_shard_bytes > 0.
+// Makes `directory`, which may exist if it is empty, and writes into it. A tied model has no lm_head.weight. One tensor
+// at a time is in memory. After an error nothing is left. Takes as long as the disks take. AlreadyExists: the directory
+// is not empty or is a file. FailedPrecondition: a part of a weight is in no file. NotFound: a file of the checkpoint
+// is not on this node. InvalidArgument: the manifest's model is not one that can be computed; a weight is too large for
+// the format. DataLoss: a file of the checkpoint is damaged. Each names file and tensor. Others are those of NewFile
+// and `progress`. REQUIRES: max_shard_bytes > 0.
 absl::StatusOr<HfExportSummary> ExportHf(const Checkpoint& checkpoint, const std::string& directory,
                                          const HfExportOptions& options);
 

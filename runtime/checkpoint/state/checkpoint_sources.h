@@ -1,4 +1,4 @@
-// What a stage reads of a checkpoint when it is built.
+// Sources of a checkpoint's tensors for a stage that is built.
 #pragma once
 
 #include <absl/status/status.h>
@@ -17,8 +17,8 @@
 
 namespace geopipe {
 
-// The weights alone: training begins with them. Errors of Checkpoint::Read. Of a piece no more is in memory than the
-// piece.
+// Source of the weights alone: training begins with them. Errors of Checkpoint::Read. Reading a piece takes memory for
+// the piece alone.
 class CheckpointWeights : public WeightSource {
  public:
   explicit CheckpointWeights(Checkpoint checkpoint) : checkpoint_(std::move(checkpoint)) {}
@@ -36,7 +36,7 @@ class CheckpointWeights : public WeightSource {
   Checkpoint checkpoint_;
 };
 
-// Weights and moments: training goes on from the iteration of the manifest. Errors of Checkpoint::Read.
+// Source of weights and moments: training resumes from the iteration of the manifest. Errors of Checkpoint::Read.
 class CheckpointState final : public CheckpointWeights {
  public:
   using CheckpointWeights::CheckpointWeights;

@@ -36,7 +36,7 @@ constexpr int64_t kMaxElements = int64_t{1} << 48;  // of all tensors; so no sum
 
 constexpr int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
 
-// Of a value or a moment.
+// Bytes of a value or a moment.
 int64_t RoomFor(int64_t elements) { return RoundUp(elements * static_cast<int64_t>(sizeof(float)), kTensorAlignment); }
 
 template <class Number>
@@ -48,7 +48,7 @@ class LayoutReader {
  public:
   explicit LayoutReader(std::span<const std::byte> text) : text_(text) {}
 
-  // False: the text ends before.
+  // Reads a number; false: the text ends before it.
   template <class Number>
   bool Get(Number& number) {
     const std::span<const std::byte> bytes = Next(sizeof(number));
@@ -78,7 +78,7 @@ class LayoutReader {
   std::span<const std::byte> text_;
 };
 
-// What programs may still take; nullopt: it is not known.
+// Memory that programs may still take; nullopt: unknown.
 std::optional<int64_t> AvailableBytes() {
   constexpr std::string_view kName = "\nMemAvailable:";
   const absl::StatusOr<std::string> text = ReadFile("/proc/meminfo", size_t{1} << 16);
@@ -101,7 +101,7 @@ std::string NameOfState(const StateIdentity& state) {
 }  // namespace
 
 struct KeptStates::Slot {
-  // 0: nothing whole is held. Else it is the greater the later the state was saved.
+  // 0: no whole state is held. Else the greater, the later the state was saved.
   std::atomic<uint64_t> order;
   int64_t iteration;
   uint64_t epoch;
@@ -111,7 +111,7 @@ struct KeptStates::Slot {
   }
 };
 
-// In the memory; the layout's text follows.
+// The head of the memory; the layout's text follows.
 struct KeptStates::Head {
   uint64_t magic;
   uint32_t version;
@@ -179,7 +179,7 @@ class KeptStates::Source final : public WeightSource {
     return &*found;
   }
 
-  // Number 0 is the value, 1 and 2 are the moments.
+  // Copies the value (number 0) or a moment (1 and 2).
   void Copy(const KeptTensor& tensor, int64_t number, std::span<float> values) const {
     GP_CHECK(slot_.Holds(state_), "{} is gone while it is read", NameOfState(state_));
     GP_CHECK(std::ssize(values) == tensor.elements, "{} elements of {} are wanted, it has {}", values.size(),
@@ -214,7 +214,7 @@ std::string KeptStates::LayoutText(const std::vector<KeptTensor>& tensors) {
   return text;
 }
 
-// nullopt: it is none that LayoutText has made of tensors that fit kMaxElements.
+// Parses a layout; nullopt: it is not one that LayoutText made of tensors that fit kMaxElements.
 std::optional<std::vector<KeptStates::KeptTensor>> KeptStates::ParseLayout(std::span<const std::byte> text) {
   std::vector<KeptTensor> tensors;
   LayoutReader reader(text);
@@ -311,7 +311,7 @@ absl::Status KeptStates::Map(int64_t bytes) {
   return absl::OkStatus();
 }
 
-// False: what is mapped is not what this version has left.
+// Takes over the mapped contents; false: this version did not write them.
 bool KeptStates::TakeWhatIsThere(int64_t bytes) {
   const Head& head = this->head();
   if (head.magic != kKeptMagic || head.version != kKeptVersion ||
@@ -345,22 +345,23 @@ absl::Status KeptStates::Prepare(const Owner& owner, std::span<const Stage> stag
     }
     WriteHead(owner);
   }
-  // So that no Save has to wait for pages one by one. Where the system does not know it, the first ones do.
+  // The pages are taken now, so that no Save waits for them one by one. A system that cannot do this takes them in the
+  // first Saves.
 #ifdef MADV_POPULATE_WRITE
   madvise(memory_.get(), static_cast<size_t>(layout_.bytes()), MADV_POPULATE_WRITE);
 #endif
   return absl::OkStatus();
 }
 
-// Gives back what the memory has and takes `bytes` of zeros, every page of them: one that could not be had later would
-// end the process.
+// Gives back the old memory and takes `bytes` of zeros, every page of them: one that is missing later would end the
+// process.
 absl::Status KeptStates::TakeRoom(int64_t bytes) {
   if (ftruncate(fd_.get(), 0) != 0) {
     return NoRoom(bytes, std::string(ErrnoStatus(errno, "cannot give the old memory back").message()));
   }
   for (int64_t taken = 0; taken < bytes;) {
-    // Taking more than there is would not fail: the system would begin to end processes. Others may take some, too,
-    // the other ranks of the node for one.
+    // Taking more memory than there is would not fail: the system would begin to end processes. Others take memory too,
+    // such as the other ranks of the node.
     if (const std::optional<int64_t> available = AvailableBytes();
         available.has_value() && bytes - taken > *available) {
       return NoRoom(bytes, fmt::format("{} are available", FormatBytes(taken + *available)));
@@ -380,7 +381,8 @@ void KeptStates::GiveBack() {
   (void)ignored;
 }
 
-// REQUIRES: the memory is all zeros. A process that is killed meanwhile leaves no right checksum, or two empty slots.
+// Writes the head. A process that is killed meanwhile leaves a wrong checksum, or two empty slots. REQUIRES: the memory
+// is all zeros.
 void KeptStates::WriteHead(const Owner& owner) {
   const std::string text = LayoutText(layout_.tensors);
   Head& head = this->head();
@@ -399,7 +401,7 @@ std::byte* KeptStates::RoomOf(const Slot& slot) const {
   return memory_.get() + layout_.head_bytes + (&slot - head().slots.data()) * layout_.state_bytes;
 }
 
-// nullptr: it is not held.
+// The slot of a state; nullptr: it is not held.
 KeptStates::Slot* KeptStates::Find(const StateIdentity& state) const {
   const auto found = std::ranges::find_if(head().slots, [&](const Slot& slot) { return slot.Holds(state); });
   return found == head().slots.end() ? nullptr : &*found;
@@ -459,8 +461,8 @@ absl::Status KeptStates::Save(const StateIdentity& state, std::span<const Stage>
   Slot& slot = *std::ranges::min_element(head().slots, {},
                                          [](const Slot& each) { return each.order.load(std::memory_order_relaxed); });
   slot.order.store(0, std::memory_order_relaxed);
-  // Nothing of the copy may come before it. For the compiler alone: a process that is killed has done what comes before
-  // the instruction it was killed at, and nothing of what comes after, and who reads it begins later.
+  // The copy must not begin before the store. A fence for the compiler suffices: a killed process has executed all
+  // instructions before the one it was killed at and none after, and the reader starts later.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   GP_RETURN_IF_ERROR(CopyTo(RoomOf(slot), stages));
   slot.iteration = state.iteration;

@@ -1,10 +1,10 @@
 // The last two states of a rank, in memory that outlives its process: a memfd that the node's keeper holds
-// (agent/keeper.h), so that a process that follows a killed one goes on from there and no checkpoint is read.
+// (agent/keeper.h), so that the successor of a killed process resumes from there without reading a checkpoint.
 //
-// Layout: a head with the owner, the tensors and a checksum of both, then room for two states. What is held of a state
-// is told by one word, which is zero while the state is being copied; a process that is killed at any instant thus
-// leaves the other state whole. The states themselves have no checksum, which would take as long as the copy does: what
-// a killed process has written to shared memory stays as it wrote it, in the order of its program, and the word is
+// Layout: a head with the owner, the tensors and a checksum of both, then room for two states. One word of each state
+// says which it is, and is zero while the state is being copied; a process that is killed at any instant thus leaves
+// the other state whole. The states themselves have no checksum, which would take as long as the copy: bytes that a
+// killed process has written to shared memory stay as it wrote them, in the order of its program, and the word is
 // written last.
 #pragma once
 
@@ -30,7 +30,7 @@ namespace geopipe {
 // Move-only; one thread at a time, and one process at a time per memory.
 class KeptStates {
  public:
-  // Whose states they are.
+  // Identity of the rank that the states belong to.
   struct Owner {
     uint64_t run_incarnation = 0;
     int32_t rank = 0;
@@ -43,47 +43,47 @@ class KeptStates {
     std::span<const Parameter> parameters{};
   };
 
-  // Takes the memory that `fd` is of; what is in it stays. What is damaged, or not of this version, counts as nothing.
-  // Errors: it is no shared memory, or cannot be mapped.
+  // Takes the memory of `fd` with its contents. Contents that are damaged, or not of this version, are ignored. Errors:
+  // it is no shared memory, or cannot be mapped.
   static absl::StatusOr<KeptStates> Open(UniqueFd fd);
 
   KeptStates(KeptStates&&) noexcept = default;
   KeptStates& operator=(KeptStates&&) noexcept = default;
 
-  // Of the memory that two states of these stages take: 24 per parameter that the rank updates, and a little.
+  // Bytes of memory that two states of these stages take: 24 per parameter that the rank updates, and a little.
   static int64_t BytesFor(std::span<const Stage> stages);
 
-  // Takes room for two states of these stages, of whose parameters `piece` counts alone. What is held of the same owner
-  // and the same tensors stays; anything else is forgotten and its memory given back. ResourceExhausted names the
-  // bytes: there is not so much memory; nothing is held then, and there is no room.
+  // Takes room for two states of these stages, of whose parameters only `piece` matters. States of the same owner and
+  // tensors stay; any others are forgotten and their memory given back. ResourceExhausted names the bytes: there is too
+  // little memory; no state is held then, and there is no room.
   absl::Status Prepare(const Owner& owner, std::span<const Stage> stages);
 
-  // Copies weights and moments, as the work that was enqueued before leaves them, over the older of the two states. One
-  // that is held already is not copied again (states of one run and identity have the same bits), but counts as the
-  // newer of the two from now on: a process that resumes from the older one saves it first, and so does not lose it
-  // before there is another. Errors: those of staging memory and of the device; the older state is then lost, the newer
-  // one is not. REQUIRES: Prepare, of the same stages, was ok.
+  // Copies weights and moments, as the work enqueued before leaves them, over the older of the two states. A state that
+  // is held already is not copied again (states of one run and identity have the same bits), but counts as the newer of
+  // the two from now on: a process that resumes from the older one saves it first, and so does not lose it before there
+  // is another. Errors: those of staging memory and of the device; the older state is then lost, the newer one is not.
+  // REQUIRES: Prepare, of the same stages, was ok.
   absl::Status Save(const StateIdentity& state, std::span<const Stage> stages);
 
-  // Whose states are held or would be; nullopt: there is no room for any.
+  // Owner of the states that are held or would be; nullopt: there is no room for any.
   std::optional<Owner> owner() const;
 
-  // What is held whole of this run, the one that was saved last first. Also before Prepare.
+  // Lists the states of this run that are held whole, the one saved last first. Also before Prepare.
   std::vector<StateIdentity> List(uint64_t run_incarnation) const;
 
-  // Weights and moments of a stage of a state. NotFound: they are not held. The source names tensors that the stage has
-  // not (NotFound) or has in another shape (InvalidArgument); it must not be used after the next call of Prepare or
-  // Forget, nor after a Save that takes the state's place, nor outlive this.
+  // Returns a source of a stage's weights and moments in a state. NotFound: the state is not held. The source fails for
+  // tensors that the stage does not have (NotFound) or has in another shape (InvalidArgument); it must not be used
+  // after the next call of Prepare or Forget, nor after a Save that takes the state's place, nor outlive this.
   absl::StatusOr<std::unique_ptr<WeightSource>> Read(const Owner& owner, const StateIdentity& state,
                                                      int32_t stage) const;
 
-  // No state is held any more; the room for them stays.
+  // Forgets all states; the room for them stays.
   void Forget();
 
  private:
   struct Head;
   struct Slot;
-  // What the rank has the states of, of one tensor.
+  // The piece of one tensor whose states the rank has.
   struct KeptTensor {
     int32_t stage = 0;
     std::string name;

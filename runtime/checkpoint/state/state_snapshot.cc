@@ -34,7 +34,7 @@ bool IsNorm(const ParameterTensor& tensor) { return tensor.shape.size() == 1; }
 
 bool DividesStates(const ParameterSharding& sharding) { return sharding.data > 1 && sharding.zero_stage >= 1; }
 
-// Whether several ranks write a unit.
+// True when several ranks write a unit.
 bool InParts(const ParameterSharding& sharding) { return sharding.tensor > 1 || DividesStates(sharding); }
 
 }  // namespace

@@ -1,4 +1,4 @@
-// A copy of what the iterations so far have come to on one stage, in host memory: training goes on while it is written.
+// A copy of one stage's state in host memory: training goes on while it is written.
 #pragma once
 
 #include <absl/status/status.h>
@@ -20,7 +20,7 @@
 
 namespace geopipe {
 
-// Whether the rank writes this piece of a tensor of a unit. Of the ranks that hold it, exactly one does: the first of
+// True when the rank writes this piece of a tensor of a unit. Of the ranks that hold it, exactly one does: the first of
 // the tensor ranks that share the part, and where replicas hold the same, the replica whose turn it is, unit by unit.
 bool WritesPiece(const ModelSpec& model, const CheckpointUnit& unit, const TensorPiece& piece,
                  const ParameterSharding& sharding);
@@ -33,20 +33,20 @@ class StateSnapshot {
   StateSnapshot(StateSnapshot&&) noexcept = default;
   StateSnapshot& operator=(StateSnapshot&&) noexcept = default;
 
-  // Copies weights and moments of what the rank writes of a stage, as the work that was enqueued before leaves them,
-  // and waits for it; what was held before is gone. Errors: those of staging memory and of the device; nothing is held
-  // then. REQUIRES: the parameters are those of the stage and the sharding.
+  // Copies the weights and moments that the rank writes of a stage, as the work enqueued before leaves them, and waits
+  // for it; the snapshot before is gone. Errors: those of staging memory and of the device; nothing is held then.
+  // REQUIRES: the parameters are those of the stage and the sharding.
   absl::Status Take(const ModelSpec& model, const LayerRange& layers, std::span<const Parameter> parameters,
                     const ParameterSharding& sharding = {});
 
-  // Writes the rank's files of each unit of which it writes anything into the folder of a checkpoint that was
-  // begun, and appends their entries in the manifest to `files`. `tag` is the epoch's. Looks before each unit whether
-  // it has to stop (Cancelled). Errors are those of TensorFileWriter.
+  // Writes the rank's files of each unit of which it writes anything into the folder of a checkpoint that was begun,
+  // and appends their entries in the manifest to `files`. `tag` is the epoch's. Checks before each unit whether it must
+  // stop (Cancelled). Errors are those of TensorFileWriter.
   absl::Status Write(
       const std::string& folder, std::string_view tag, std::vector<FileEntry>& files,
       const std::function<bool()>& stopped = [] { return false; }) const;
 
-  // 0: nothing is held.
+  // Bytes held; 0: there is no snapshot.
   int64_t bytes() const;
 
  private:
@@ -56,7 +56,7 @@ class StateSnapshot {
     std::vector<float> first_moment;
     std::vector<float> second_moment;
   };
-  // Two files of a unit.
+  // The two files of a unit, or of a part of one.
   struct Part {
     CheckpointUnit unit;
     bool norms = false;        // of those of a unit that several ranks write
