@@ -1,6 +1,6 @@
-// Checks for bugs: conditions that hold in every correct program, whatever the world does. What the world does wrong
-// is an absl::Status instead. A failed check prints the condition, the place and a message, then aborts; checks stay on
-// in release builds.
+// Checks for bugs: conditions that hold in every correct program, whatever the world does. Failures of the world are an
+// absl::Status instead. A failed check prints the condition, the place and a message, then aborts; checks stay on in
+// release builds.
 #pragma once
 
 #include <fmt/format.h>

@@ -16,9 +16,9 @@ using Column = std::vector<double>;
 
 // A column counts as independent when at least this share of it remains beside the others.
 constexpr double kDependent = 1e-9;
-// Of the squared target: squared residuals that differ by less are of equally good fits.
+// Share of the squared target by which squared residuals of equally good fits may differ.
 constexpr double kEqual = 1e-16;
-// Halvings of an interval of length 1.5: as exact as a double is.
+// Halvings of an interval of length 1.5 that reach the precision of a double.
 constexpr int kRootHalvings = 56;
 
 double Dot(std::span<const double> a, std::span<const double> b) {
@@ -46,7 +46,8 @@ struct Fit {
   double residual = 0;               // squared
 };
 
-// Unconstrained, by modified Gram-Schmidt with the target as one more column; nullopt when the columns are dependent.
+// The unconstrained fit, by modified Gram-Schmidt with the target as one more column; nullopt when the columns are
+// dependent.
 std::optional<Fit> LeastSquares(std::vector<Column> columns, Column target) {
   const size_t count = columns.size();
   std::vector<double> lengths(count);
@@ -60,7 +61,7 @@ std::optional<Fit> LeastSquares(std::vector<Column> columns, Column target) {
   std::vector<std::vector<double>> upper(count, std::vector<double>(count, 0));
   std::vector<double> projections(count);
   for (size_t j = 0; j < count; ++j) {
-    // Of a column of length 1 what is left says how independent it is.
+    // The columns had length 1, so the length that remains says how independent this one is.
     upper[j][j] = std::sqrt(Dot(columns[j], columns[j]));
     if (upper[j][j] < kDependent) {
       return std::nullopt;

@@ -8,7 +8,7 @@
 
 namespace geopipe {
 
-// Columns that NonNegativeLeastSquares takes at most: it looks at every subset of them.
+// Most columns that NonNegativeLeastSquares takes: it tries every subset of them.
 inline constexpr size_t kMaxFitColumns = 8;
 
 // The coefficients x >= 0, one per column, that minimise |sum of x_j * columns_j - target|². With non-negativity the
@@ -21,7 +21,7 @@ std::vector<double> NonNegativeLeastSquares(const std::vector<std::vector<double
 // The geometric mean. REQUIRES: at least one value; all positive and finite.
 double GeometricMean(std::span<const double> values);
 
-// The middle value, of an even number the lower of the two. REQUIRES: at least one value.
+// The middle value; of an even number of values the lower of the two. REQUIRES: at least one value.
 double Median(std::vector<double> values);
 
 // The mean of the values without the lowest and the highest quarter of them. REQUIRES: at least one value.

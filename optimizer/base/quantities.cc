@@ -23,7 +23,7 @@ struct Unit {
 // In ascending order; formatting takes the largest that is not above the value.
 constexpr std::array<Unit, 6> kDurations{
     {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}}};
-// What people are shown, and may write too: the micro sign, and the Greek letter that some keyboards have in its place.
+// Spellings that people are shown and may write: the micro sign, and the Greek letter that some keyboards have instead.
 constexpr std::array<Unit, 2> kMicroseconds{{{"µs", 1e3}, {"μs", 1e3}}};
 constexpr std::array<Unit, 4> kHumanDurations{{{"ns", 1}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}}};
 constexpr std::array<Unit, 5> kBitRates{
@@ -76,7 +76,7 @@ absl::StatusOr<Quantity> Split(std::string_view text, std::string_view what, std
   return quantity;
 }
 
-// The value in base units. `zero_needs_unit`: whether "0" alone is an error too.
+// Parses the value in base units. `zero_needs_unit`: "0" alone is an error too.
 absl::StatusOr<double> Parse(std::string_view text, std::string_view what, std::string_view example,
                              std::span<const Unit> units, std::span<const Unit> more_units, bool zero_needs_unit) {
   GP_ASSIGN_OR_RETURN(const Quantity quantity, Split(text, what, example));
@@ -97,7 +97,7 @@ absl::StatusOr<double> Parse(std::string_view text, std::string_view what, std::
       fmt::format("'{}' has the unknown unit '{}'; write it like {}", text, quantity.unit, example));
 }
 
-// Half-up, with the fraction taken exactly: adding a half first would itself round above 2^52.
+// Rounds half-up, with the fraction taken exactly: adding a half first would itself round above 2^52.
 int64_t RoundHalfUp(double value) {
   const double whole = std::floor(value);
   return static_cast<int64_t>(whole) + (value - whole >= 0.5 ? 1 : 0);
@@ -116,7 +116,8 @@ std::string Digits(double value, double factor) {
   return "";
 }
 
-// In the largest unit that makes a short number of at least one; if none is short, in the largest that is exact.
+// Writes the value in the largest unit that makes a short number of at least one; if none is short, in the largest that
+// is exact.
 std::string Format(double value, std::span<const Unit> units) {
   constexpr size_t kShort = 6;
   std::string longest;
@@ -148,7 +149,7 @@ const Unit& UnitFor(double value, int digits, std::span<const Unit> units) {
   return units[i];
 }
 
-// Three digits.
+// Writes three digits.
 std::string Human(double value, std::span<const Unit> units) {
   const Unit& unit = UnitFor(value, 3, units);
   const double number = value / unit.factor;
@@ -156,7 +157,7 @@ std::string Human(double value, std::span<const Unit> units) {
   return fmt::format("{:.{}f} {}", number, decimals, unit.name);
 }
 
-// With at most `digits` digits.
+// Writes at most `digits` digits.
 std::string Short(double value, int digits, std::span<const Unit> units) {
   const Unit& unit = UnitFor(value, digits, units);
   return fmt::format("{:.{}g} {}", value / unit.factor, digits, unit.name);
@@ -222,7 +223,7 @@ absl::StatusOr<int64_t> ParseInteger(std::string_view text) {
   if (error == std::errc() && end == text.data() + text.size()) {
     return integer;
   }
-  // Whole numbers in exponent form, as far as a double holds every one of them.
+  // Whole numbers in exponent form are read up to the limit below which a double holds each of them.
   constexpr double kMaxExact = 9007199254740992.0;
   const absl::StatusOr<double> number = ParseNumber(text);
   if (!number.ok() || std::floor(*number) != *number || std::fabs(*number) > kMaxExact) {

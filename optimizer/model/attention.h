@@ -1,5 +1,5 @@
-// How a backend computes attention, which decides what it keeps of it and how much of it is work; and how it runs the
-// operations of a layer.
+// The way in which a backend computes attention, which decides how much of it is work and how much is kept; and the way
+// in which it runs the operations of a layer.
 #pragma once
 
 #include <cstdint>
@@ -7,18 +7,19 @@
 namespace geopipe {
 
 enum class Attention : uint8_t {
-  // Scores of every query with every key, whatever the mask, and their softmax kept for the backward: the CPU engine.
+  // Computes the scores of every query with every key, whatever the mask, and keeps their softmax for the backward: the
+  // CPU engine.
   kDense,
-  // Block by block, and no more of it than the causal mask leaves; nothing but a number for each row is kept, and the
-  // backward makes the scores again (FlashAttention-2, arXiv 2307.08691; cuDNN): GPUs.
+  // Computes block by block, only as far as the causal mask demands; keeps one number for each row, and the backward
+  // computes the scores again (FlashAttention-2, arXiv 2307.08691; cuDNN): GPUs.
   kBlocked,
 };
 
-// How the time of a part of the model follows from its arithmetic and its traffic.
+// The rule by which the time of a part of the model follows from its arithmetic and its traffic.
 enum class Roofline : uint8_t {
-  // The greater of both, over all of a layer: as if every operation on elements ran while a product does.
+  // The greater of both, over all of a layer: as if every element-wise operation ran while a product does.
   kBlock,
-  // Operation by operation, one after the other: the products with weights, attention, and what only moves elements.
+  // Operation by operation, one after the other: the products with weights, attention, and element-wise operations.
   kOperation,
 };
 

@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// Where the fit finds no time at all for what has work, it takes its bytes at this rate; the correction mends it.
+// Rate for work for which the fit finds no time at all; the correction mends it.
 constexpr double kNominalSecondsPerByte = 1e-12;
 constexpr size_t kPointsToLeaveOneOut = 3;
 constexpr size_t kSizesForOwnFit = 3;
@@ -27,7 +27,7 @@ ExecutionConfig ConfigAt(const ExecutionConfig& basis, int64_t micro_batch_size,
   return config;
 }
 
-// Every demand in the units of the coefficients.
+// A demand in the units of the coefficients.
 struct Features {
   double flops = 0;
   double flops_per_token = 0;
@@ -51,7 +51,7 @@ double FittedSeconds(const CostCoefficients& fit, const Features& features) {
   return (work > 0 ? work : features.bytes * kNominalSecondsPerByte) + features.sent_bytes * fit.s_per_collective_byte;
 }
 
-// An observation with what its actions ask for.
+// An observation with the demands of its actions.
 struct Sample {
   const Observation* observation = nullptr;
   int64_t tokens = 0;
@@ -75,7 +75,7 @@ std::vector<Sample> SamplesOf(const ModelSpec& model, const ExecutionConfig& bas
   return samples;
 }
 
-// One action of one part at one observation that says something of it.
+// One action of one part at one observation that has information on it.
 struct Row {
   Features features;
   int64_t tokens = 0;
@@ -103,7 +103,7 @@ size_t SizesOf(std::span<const Row> rows) {
 
 CostCoefficients FitOf(std::span<const Row> rows, bool with_fixed) {
   const bool one_size = SizesOf(rows) == 1;
-  // Divided by what was measured, so that every row should be 1.
+  // Each row is divided by its measurement, so that it should be 1.
   std::vector<std::vector<double>> columns(5);
   for (const Row& row : rows) {
     const double overhead = row.features.flops_per_token * kHalfEfficiencyTokens;
@@ -137,7 +137,7 @@ bool HasWork(std::span<const Sample> samples, ModelPart part, PartAction action)
                      [&](const Sample& sample) { return sample.features.at(part, action).any(); });
 }
 
-// Sets what makes an action as long as the samples measured, given its fit.
+// Sets the correction that makes an action as long as in the samples, given its fit.
 void Correct(std::span<const Sample> samples, ModelPart part, PartAction action, Calibration& calibration) {
   CostCoefficients& fit = calibration.fits.at(part, action);
   double& correction = calibration.correction.at(part, action);

@@ -5,16 +5,16 @@
 //
 //   t = flops / F + (flops / tokens) * c + bytes / B + sent / L
 //
-// F: products of many rows. c: what products of few rows take longer; flops / tokens is the size of the products'
-// weights (the analytic model's efficiency(tokens) has c = 256 / F). B: memory. L: what tensor-parallel collectives
-// send per rank, where the measured tensor degree is more than 1. 1/F, c, 1/B and 1/L are not negative and minimise the
-// sum of squared relative errors over every action of every part at every observation. Where all observations have the
-// same number of tokens, c cannot be told from 1/F and is 256 / F.
+// F: products of many rows. c: the additional time of products of few rows; flops / tokens is the size of the products'
+// weights (the analytic model's efficiency(tokens) has c = 256 / F). B: memory. L: bytes that tensor-parallel
+// collectives send per rank, where the measured tensor degree is more than 1. 1/F, c, 1/B and 1/L are not negative and
+// minimise the sum of squared relative errors over every action of every part at every observation. Where all
+// observations have the same number of tokens, c cannot be told from 1/F and is 256 / F.
 //
-// No device is like that in every part. So an action of a part that was measured at three different numbers of tokens
-// or more has coefficients of its own, found in the same way, and a fixed duration besides, the fifth. And each has a
-// correction: the geometric mean of measured over fitted. A single observation is therefore exact at its own (b, s).
-// Durations never shrink as b or s grows.
+// No device follows that rule in every part. So an action of a part that was measured at three different numbers of
+// tokens or more has coefficients of its own, found in the same way, and a fifth, a fixed duration. Each action also
+// has a correction: the geometric mean of measured over fitted. A single observation is therefore exact at its own (b,
+// s). Durations never shrink as b or s grows.
 //
 // Pure: the same observations give the same bits on every machine.
 #pragma once
@@ -49,7 +49,8 @@ struct CostCoefficients {
 struct Calibration {
   ExecutionConfig basis;    // how the observations were made; its b and s mean nothing
   CostCoefficients shared;  // of all parts
-  // Of each action: its own or the shared ones. Of one without any work (the embedding's I) the median of the measured.
+  // Per action: its own coefficients or the shared ones. An action without any work (the embedding's I) takes the
+  // median of the measured.
   PartTable<CostCoefficients> fits;
   PartTable<double> correction;       // measured / fitted
   double adamw_ns_per_parameter = 0;  // the median of the measured
@@ -57,24 +58,25 @@ struct Calibration {
   friend bool operator==(const Calibration&, const Calibration&) = default;
 };
 
-// Durations of 0 have no relative error and say nothing, unless an action's are all 0: then it costs nothing.
-// `basis`: precision, tensor degree and sequence parallelism of the observations. REQUIRES: at least one observation.
+// Fits the coefficients. Durations of 0 have no relative error and are ignored, unless an action's are all 0: then it
+// costs nothing. `basis`: precision, tensor degree and sequence parallelism of the observations. REQUIRES: at least one
+// observation.
 Calibration Calibrate(const ModelSpec& model, const ExecutionConfig& basis, std::span<const Observation> observations);
 
 // The same coefficients, with corrections that make it exact at the observation.
 Calibration ExactAt(const Calibration& calibration, const ModelSpec& model, const Observation& observation);
 
-// Seconds of every action of every part. At another tensor degree than the basis they are scaled as the shared fit
-// says, which tells arithmetic, traffic and collectives apart best. Not counted are recomputation (config.recompute is
-// not read, see RepeatedShare) nor, where the basis has no tensor parallelism, its collectives.
+// Seconds of every action of every part. At another tensor degree than the basis they are scaled by the shared fit,
+// which separates arithmetic, traffic and collectives best. Recomputation is not counted (config.recompute is not read,
+// see RepeatedShare) nor, where the basis has no tensor parallelism, its collectives.
 PartTable<double> CalibratedSeconds(const Calibration& calibration, const ModelSpec& model,
                                     const ExecutionConfig& config);
 
-// What I repeats of a block's F under config.recompute, as a share of that F's duration: 0, the attention core's share
-// by the shared fit, or 1.
+// Share of a block's F, by duration, that I repeats under config.recompute: 0, the attention core's share by the shared
+// fit, or 1.
 double RepeatedShare(const Calibration& calibration, const ModelSpec& model, const ExecutionConfig& config);
 
-// How far off the calibrated model is.
+// The error of the calibrated model at one measurement.
 struct Residual {
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
@@ -83,15 +85,15 @@ struct Residual {
   double relative_error = 0;  // calibrated / measured - 1
 };
 
-// Up to this many (b, s), each is left out in turn; beyond it, they form this many groups.
+// Up to this many (b, s), each is left out in turn; more of them form this many groups.
 inline constexpr int64_t kMaxLeftOut = 32;
 
 struct Residuals {
   int64_t points = 0;  // distinct (b, s)
-  // Whether each error is that of a calibration without the observations at this (b, s): so from three points on. With
-  // fewer, the errors are those at points that the calibration has seen, and those of a single point are 0.
+  // True when each error is that of a calibration without the observations at this (b, s): so from three points on.
+  // With fewer, the errors are those at points that the calibration has seen, and those of a single point are 0.
   bool left_out = false;
-  // Every observation's every action that has work and a measured duration other than 0, in order.
+  // Errors of every action of every observation that has work and a measured duration other than 0, in order.
   std::vector<Residual> all;
 
   double Mean() const;               // of the errors' amounts; 0 when there are none

@@ -10,7 +10,7 @@
 namespace geopipe {
 namespace {
 
-// In the order of BackendKind.
+// Rows in the order of BackendKind.
 constexpr std::array<Capabilities, 3> kTable{{
     {.backend = BackendKind::kCpu, .built = true, .computes = true},
     {.backend = BackendKind::kCuda, .computes = true},

@@ -64,7 +64,7 @@ absl::Status ValidateSite(const SiteSpec& site) {
         "site \"{}\": device.efficiency is {}; it must be above 0 and at most 1", site.name, device.efficiency));
   }
   const NetworkSpec& network = site.network;
-  // As a link's: the largest message still has a duration in int64_t nanoseconds.
+  // The limit is a link's: the largest message still has a duration in int64_t nanoseconds.
   if (network.given() && !(std::isfinite(network.bandwidth_bytes_per_s) && network.bandwidth_bytes_per_s >= 1)) {
     return absl::InvalidArgumentError(fmt::format("site \"{}\": network.bandwidth is {}; it must be at least 8bps",
                                                   site.name, FormatBandwidth(network.bandwidth_bytes_per_s)));
@@ -94,7 +94,7 @@ absl::Status ValidateLink(const ClusterSpec& cluster, const LinkSpec& link) {
   if (link.inside() && link.bandwidth_bytes_per_s == 0) {
     return absl::OkStatus();
   }
-  // At one byte per second the largest message still has a duration that fits in int64_t nanoseconds.
+  // The limit of one byte per second gives the largest message a duration that still fits in int64_t nanoseconds.
   if (!(std::isfinite(link.bandwidth_bytes_per_s) && link.bandwidth_bytes_per_s >= 1)) {
     return absl::InvalidArgumentError(fmt::format("{}: bandwidth is {}; it must be finite and at least 8bps", name,
                                                   FormatBandwidth(link.bandwidth_bytes_per_s)));

@@ -37,7 +37,7 @@ struct DeviceSpec {
   double efficiency = 0.5;                      // share of peak_flops that large products reach
   std::optional<Attention> attention = {};      // not given: dense
   std::optional<Roofline> roofline = {};        // not given: block
-  // Of the memory, what no plan may use: driver, kernels, communication library, fragmentation. Not given: none.
+  // Part of the memory that no plan may use: driver, kernels, communication library, fragmentation. Not given: none.
   std::optional<int64_t> reserve_bytes = {};
 
   int64_t usable_bytes() const { return memory_bytes - reserve_bytes.value_or(0); }
@@ -91,11 +91,11 @@ struct ClusterSpec {
   const SiteSpec* FindSite(std::string_view name) const;
   // The site or group of this name, or all groups of the site, in order; empty when there is none.
   std::vector<const SiteSpec*> GroupsOf(std::string_view name) const;
-  // Each once, in the order of first appearance, without their groups.
+  // Names of the sites, each once, in the order of first appearance, without their groups.
   std::vector<std::string> SiteNames() const;
   // InvalidArgument for a site of placement.sites that is not here; lists those that are.
   absl::Status UnknownSite(std::string_view name) const;
-  // Between two sites with groups it is any of their groups' links, which are alike.
+  // The link between two sites or groups. Between sites with groups it is any of their groups' links, which are alike.
   const LinkSpec* FindLink(std::string_view a, std::string_view b) const;
 
   friend bool operator==(const ClusterSpec&, const ClusterSpec&) = default;

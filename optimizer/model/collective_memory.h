@@ -9,13 +9,13 @@ namespace geopipe {
 // Ranks of one host: each has this many slots of this size in memory that all of them share.
 inline constexpr int64_t kSharedSlotBytes = int64_t{1} << 20;
 inline constexpr int32_t kSharedSlots = 2;
-// What lies before a rank's slots: who has come how far, and why a rank has given up.
+// Header before a rank's slots: how far each rank has come, and why a rank has given up.
 inline constexpr int64_t kSharedRankHeaderBytes = 4096;
 
 // Ranks of several hosts: a channel from each to each, with this many slots of this size at the receiver.
 inline constexpr int64_t kCollectiveMessageBytes = int64_t{256} << 10;
 inline constexpr int32_t kCollectiveMessageSlots = 2;
-// And one more for the reason why a rank has given up.
+// Bytes of one more message, for the reason why a rank has given up.
 inline constexpr int64_t kAbortMessageBytes = 512;
 
 // A rank's own part of what the group shares.
@@ -23,14 +23,14 @@ inline constexpr int64_t SharedRegionBytes(int32_t ranks) {
   return ranks < 2 ? 0 : kSharedRankHeaderBytes + kSharedSlots * kSharedSlotBytes;
 }
 
-// And what it has added up and not shown yet.
+// Bytes of that and of the slice that the rank has added up and not shown yet.
 inline constexpr int64_t SharedCollectiveBytes(int32_t ranks) {
   return ranks < 2 ? 0 : SharedRegionBytes(ranks) + kSharedSlotBytes / (ranks + 1);
 }
 
-// Of each of the others the slots, and one message that has been taken and is being read; to each of the others as many
-// messages as there are slots, made or not acknowledged. One more, because the first messages of a channel are copied,
-// and half of one that has been added up and not been sent yet.
+// Bytes of a rank whose group spans hosts. For each other rank: its slots, one message that has been taken and is being
+// read, and as many messages to it as there are slots, made or not acknowledged. Besides, one message, because the
+// first ones of a channel are copied, and half of one that has been added up and not been sent yet.
 inline constexpr int64_t MessageCollectiveBytes(int32_t ranks) {
   if (ranks < 2) {
     return 0;

@@ -1,4 +1,4 @@
-// Durations of the model's parts on a device by an analytic roofline. cost_source.h puts measurements in its place.
+// Durations of the model's parts on a device by an analytic roofline. cost_source.h prefers measurements.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -23,29 +23,27 @@ ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size
 // Rows at which a product reaches half of the device's best throughput.
 inline constexpr double kHalfEfficiencyTokens = 256;
 
-// The same where what a small product is slowed down by, its traffic, is counted operation by operation: on an H200
-// products of 4,096 rows are as fast as those of 8,192.
+// The same where traffic, which slows small products down, is counted operation by operation: on an H200 products of
+// 4,096 rows are as fast as those of 8,192.
 inline constexpr double kHalfEfficiencyTokensOfOperation = 64;
 
 // Share of peak_flops that products over `tokens` rows reach: device.efficiency * tokens / (tokens + 256), or + 64 by
 // operation, because small products cannot fill the device.
 double Efficiency(const DeviceSpec& device, int64_t tokens);
 
-// Roofline (Williams et al., 2009): max(FLOPs / (peak * efficiency(b*s)), bytes / memory bandwidth), of all the work at
-// once or, by device.roofline, of products with weights and of attention, and the rest's bytes / memory bandwidth, one
-// after the other.
+// Roofline (Williams et al., 2009): max(FLOPs / (peak * efficiency(b*s)), bytes / memory bandwidth): of all the work at
+// once, or, by device.roofline, of products with weights, of attention, and of the other bytes, one after the other.
 // REQUIRES: peak_flops and memory_bandwidth positive.
 double RooflineSeconds(const Work& work, const DeviceSpec& device, int64_t tokens);
 
-// Parts that would take this long or longer are errors.
+// Duration of a part from which on it is an error.
 inline constexpr double kLongestPartSeconds = 1e6;
 
 // One ring all-reduce of `bytes` over `ranks`, or one all-gather plus one reduce-scatter: every rank sends and receives
 // 2 * (ranks - 1) / ranks * bytes. Zero for one rank. REQUIRES: bandwidth positive when ranks > 1.
 double AllReduceSeconds(int64_t bytes, int64_t ranks, double bandwidth_bytes_per_s);
 
-// Where the replicas of a stage are, as one of its devices sees them: each reduces with those at its own tensor
-// coordinate.
+// The replicas of a stage as one of its devices sees them: each reduces with those at its own tensor coordinate.
 struct ReplicaGroup {
   int64_t nodes = 1;
   int64_t max_per_node = 1;                  // replicas on the node that has most
@@ -57,8 +55,8 @@ struct ReplicaGroup {
   friend bool operator==(const ReplicaGroup&, const ReplicaGroup&) = default;
 };
 
-// A hierarchical all-reduce, half of which is a reduce-scatter and half an all-gather: within each node, and of each
-// replica's share over the nodes, in a ring both (arXiv 1807.11205). Zero for one replica.
+// Seconds of a hierarchical all-reduce, half of it a reduce-scatter and half an all-gather: within each node, then of
+// each replica's share over the nodes, in a ring both (arXiv 1807.11205). Zero for one replica.
 double AllReduceSeconds(int64_t bytes, const ReplicaGroup& replicas);
 
 enum class ModelPart : uint8_t { kEmbedding, kBlock, kHead };
@@ -89,8 +87,9 @@ struct Demand {
   friend bool operator==(const Demand&, const Demand&) = default;
 };
 
-// Megatron's collectives: two all-reduces of b*s*h per layer in F and two in I, or as many all-gather/reduce-scatter
-// pairs with sequence parallelism; full recomputation repeats F's; one in the embedding's F and one in the head's I.
+// Demands of all parts, with Megatron's collectives: two all-reduces of b*s*h per layer in F and two in I, or as many
+// all-gather/reduce-scatter pairs with sequence parallelism; full recomputation repeats F's; one in the embedding's F
+// and one in the head's I.
 PartTable<Demand> DemandsOf(const ModelSpec& model, const ExecutionConfig& config);
 
 // Durations of the model's parts on one device for one micro-batch: roofline plus tensor-parallel

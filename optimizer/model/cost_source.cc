@@ -13,7 +13,7 @@
 namespace geopipe {
 namespace {
 
-// No device has this number, so that a site's slowest is asked for.
+// Number that no device has: asks for a site's slowest.
 constexpr int32_t kSlowestDevice = -1;
 
 bool HasFigures(const DeviceSpec& device) { return device.peak_flops > 0 && device.memory_bandwidth_bytes_per_s > 0; }
@@ -23,7 +23,7 @@ bool SameFigures(const DeviceSpec& a, const DeviceSpec& b) {
          a.intra_node_bandwidth_bytes_per_s == b.intra_node_bandwidth_bytes_per_s && a.efficiency == b.efficiency;
 }
 
-// The default kind is what a topology that names none gets.
+// True unless the kind is the default, which a topology that names none gets.
 bool NamesKind(const DeviceSpec& device) { return !device.kind.empty() && device.kind != DeviceSpec{}.kind; }
 
 ModelCosts CostsOf(const ProfileEntry& entry) {
@@ -53,7 +53,7 @@ absl::StatusOr<int64_t> LimitedNs(const SiteSpec& site, double seconds) {
   return SecondsToNs(seconds);
 }
 
-// I does again what it repeats of F. Whole nanoseconds, so that full recomputation adds exactly F.
+// Adds the part of F that I repeats. Whole nanoseconds, so that full recomputation adds exactly F.
 absl::Status AddRepeatedForward(const SiteSpec& site, double share, PartCosts& block) {
   if (share == 0) {
     return absl::OkStatus();
@@ -247,7 +247,7 @@ absl::StatusOr<ModelCosts> CostSource::CorrectedAt(const FigureRatios& ratios, c
   for (const ModelPart part : kModelParts) {
     for (const PartAction action : kPartActions) {
       double seconds = static_cast<double>(plain.at(part, action)) * 1e-9 * ratios.parts.at(part, action);
-      // What recomputation adds to I is part of F.
+      // The time that recomputation adds to I is part of F.
       const int64_t repeated_ns = analytic.at(part, action) - plain.at(part, action);
       seconds += static_cast<double>(repeated_ns) * 1e-9 * ratios.parts.at(part, PartAction::kForward);
       GP_ASSIGN_OR_RETURN(costs.at(part, action), LimitedNs(site, seconds));

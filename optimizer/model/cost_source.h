@@ -1,4 +1,4 @@
-// Where the durations of a job's parts come from on each site: measurements, what they teach, or device figures.
+// The source of the durations of a job's parts on each site: measurements, calibrations, or device figures.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -61,7 +61,7 @@ class CostSource {
 
   const Profile* profile() const { return profile_; }
 
-  // On device `device` of `site`, by the first of these that there is:
+  // The costs on device `device` of `site`, by the first of these that exists:
   // - the profile's measurement at (b, s): of that device when the site's entries there are all of one node, else the
   //   slowest of the site for each part;
   // - the calibration (calibration.h) of such measurements at other (b, s); for another tensor degree made exact at
@@ -70,12 +70,12 @@ class CostSource {
   //   when the two have the same figures or one has none; else the analytic costs, each action of each part times the
   //   mean ratio of measured to analytic on that site;
   // - the analytic costs.
-  // Measurements are without recomputation: I then takes longer by what it repeats of F. Collectives that no
+  // Measurements are without recomputation: I then takes longer by the part of F that it repeats. Collectives that no
   // measurement contains are those of the analytic model. InvalidArgument names the site and the device figure that is
   // missing, or says that a part takes too long.
   absl::StatusOr<ModelCosts> At(const ExecutionConfig& config, const SiteSpec& site, int32_t device) const;
 
-  // What At(config, site, device) rests on for these devices.
+  // The sources of At(config, site, device) for these devices.
   SiteCostReport Report(const ExecutionConfig& config, const SiteSpec& site, const std::set<int32_t>& devices) const;
 
  private:

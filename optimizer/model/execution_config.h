@@ -1,4 +1,4 @@
-// How one pipeline stage is executed: everything besides the model that decides its FLOPs, bytes and memory.
+// The execution of one pipeline stage: everything besides the model that decides its FLOPs, bytes and memory.
 #pragma once
 
 #include <cstdint>
@@ -21,7 +21,7 @@ struct ExecutionConfig {
   bool keeps_states = false;        // the last two, in memory that outlives the process (JobSpec::recovery)
 
   int64_t tokens() const { return micro_batch_size * sequence_length; }
-  // By how much tensors outside the tensor-parallel regions are divided.
+  // Number of ranks that divide tensors outside the tensor-parallel regions.
   int64_t norm_region_split() const { return sequence_parallel ? tensor : 1; }
 
   friend bool operator==(const ExecutionConfig&, const ExecutionConfig&) = default;
@@ -33,8 +33,8 @@ constexpr int64_t ElementBytes(Precision precision) { return precision == Precis
 // Bytes of one element of the gradient accumulators, and of their reductions: fp32, whatever the precision.
 inline constexpr int64_t kGradientBytes = kFp32Bytes;
 
-// The activation (forward) or its gradient (backward) that crosses a stage boundary, over all tensor-parallel ranks
-// together: b * s * hidden elements. A crossing carries it once: each rank sends its 1/t slice.
+// Bytes of the activation (forward) or its gradient (backward) that crosses a stage boundary, over all tensor-parallel
+// ranks together: b * s * hidden elements. A crossing carries it once: each rank sends its 1/t slice.
 inline int64_t BoundaryMessageBytes(const ModelSpec& model, const ExecutionConfig& config) {
   return config.tokens() * model.hidden_size * ElementBytes(config.precision);
 }

@@ -62,7 +62,7 @@ absl::Status ValidateParallelism(const JobSpec& job) {
                                          job.model.num_hidden_layers)));
   if (parallelism.tensor > 1) {
     GP_RETURN_IF_ERROR(RequireDivides("model.num_attention_heads", parallelism.tensor, job.model.num_attention_heads));
-    // Where there are fewer key-value heads than tensor ranks, ranks share them.
+    // If there are fewer key-value heads than tensor ranks, ranks share them.
     GP_RETURN_IF_ERROR(
         Require(job.model.num_key_value_heads % parallelism.tensor == 0 ||
                     parallelism.tensor % job.model.num_key_value_heads == 0,

@@ -99,7 +99,7 @@ struct CheckpointSpec {
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 
-// When a node or a site is gone for longer than JobSpec::grace_ns.
+// Reaction to a node or a site that is gone for longer than JobSpec::grace_ns.
 enum class OnSiteLoss : uint8_t {
   kReplan,  // the job goes on without it, if it can, and uses it again when it is back
   kWait,    // the job waits for it
@@ -129,13 +129,13 @@ struct JobSpec {
   OnSiteLoss on_site_loss = OnSiteLoss::kReplan;
   int64_t grace_ns = 30'000'000'000;
   ReplanSpec replan;
-  // Of the backend that it is planned for, not of the file (JobOnCluster).
+  // The attention of the backend that the job is planned for, which the file does not say (JobOnCluster).
   Attention attention = Attention::kDense;
 
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };
 
-// Most stages on one pipeline rank that the planner tries, and that a job can ask for.
+// Most stages on one pipeline rank: that the planner tries, and that a job can ask for.
 inline constexpr int32_t kMaxTriedStagesPerRank = 8;
 inline constexpr int32_t kMaxStagesPerRank = 64;
 
@@ -145,7 +145,7 @@ int32_t MinStagesPerRank(const JobSpec& job);
 // Most micro-batches of one iteration; choices of b and s that make more are left out.
 inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;
 
-// Extra forward micro-batches at one crossing.
+// Most extra forward micro-batches at one crossing.
 inline constexpr int32_t kMaxDeltaN = 1024;
 
 // Names become parts of file and cgroup names on every node.

@@ -30,7 +30,7 @@ int64_t RowSumBytes(const ModelSpec& model, const ExecutionConfig& config) {
   return kFp32Bytes * config.tokens() * model.num_attention_heads / config.tensor;
 }
 
-// Whether the backward of a layer makes the tensor again.
+// True when the backward of a layer makes the tensor again.
 bool IsRecomputed(const KeptTensor& tensor, const ExecutionConfig& config) {
   switch (config.recompute) {
     case Recompute::kNone:
@@ -79,19 +79,19 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
   };
 }
 
-// What the stage keeps whatever runs.
+// Workspace that the stage keeps whatever runs.
 int64_t StandingWorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   const int64_t rope = config.sequence_length * model.head_dim();  // cosines and sines of half the head each
-  // What a TokenSource reads that this end alone does not need.
+  // Ids that a TokenSource reads and this end does not need.
   const int64_t token_ids = range.has_embedding != range.has_head ? kTokenIdBytes * config.tokens() : 0;
   return kFp32Bytes * rope + token_ids;
 }
 
-// What F, B, I and W of one micro-batch need besides what is counted as kept of it before or after, at most.
+// Most bytes that F, B, I and W of one micro-batch need besides those counted as kept of it before or after.
 struct PassNeeds {
   int64_t bytes = 0;
-  // By what the engine accounts it as: workspace, and activations in B and in I, which leaves to W what it made again.
-  // They are not always at their peaks together.
+  // The same as the engine accounts it: workspace, and activations in B and in I, which leaves the tensors that it made
+  // again to W. They are not always at their peaks together.
   int64_t workspace_bytes = 0;
   int64_t backward_bytes = 0;
   int64_t input_grad_bytes = 0;
@@ -111,25 +111,25 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
   const int64_t again = TotalBytes(all) - kept;  // what is dropped after F and made again in I
   const int64_t statistics =
       config.attention == Attention::kBlocked ? RowSumBytes(model, config) : ProbabilityBytes(model, config);
-  // The probabilities alone are made when attention's backward begins.
+  // The probabilities alone are made late, when attention's backward begins.
   const bool late = config.recompute == Recompute::kSelective && config.attention == Attention::kDense;
-  // A layer whose I is done keeps for its W so much more than it did for I.
+  // Bytes that a layer keeps more for W, once its I is done, than it did for I.
   const int64_t grown =
       std::max<int64_t>(0, KeptForWeightGradBytes(all) + BlockOutputGradientBytes(model, config) - kept);
   // Gradients of the outputs of down and o, gathered from regions.
   const int64_t gathered = hidden - hidden / config.norm_region_split();
-  // Of a message that is cut from all rows, or made to them.
+  // Rows of a message that is cut from all rows, or gathered to them.
   const int64_t whole_message = cuts_messages ? hidden - hidden / config.tensor : 0;
   const int64_t forward = again + (divides_rows || cuts_messages ? hidden : 0);
   const int64_t of_mlp = (late ? 0 : again) + std::max(row * model.intermediate_size / config.tensor, hidden);
   const int64_t of_attention = again + std::max(hidden / config.tensor, hidden - statistics);
-  // W gathers an input at a time; the gradient of the embedding's output, gathered too, waits for its own.
+  // W gathers one input at a time; the gradient of the embedding's output, gathered too, waits for its own.
   const int64_t weights = divides_rows ? hidden : 0;
   const int64_t of_embedding = range.has_embedding ? gathered : 0;
-  // What B has freed of the head before the layers begin: all but the gradient that is in its input's place.
+  // Bytes of the head that B has freed before the layers begin: all but the gradient that took its input's place.
   const int64_t of_head =
       range.has_head ? TotalBytes(HeadActivations(model, config)) - hidden / config.norm_region_split() : 0;
-  // Its gathered output gradient is new memory, where its input has become the gradient that goes on.
+  // The gathered output gradient is new memory, while the layer's input has become the gradient that is sent on.
   const int64_t gone_on = divides_rows && !range.has_head ? hidden / config.tensor : 0;
   const int64_t of_layer = std::max(grown + gone_on, 2 * gathered);
   return {
@@ -140,7 +140,7 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
       .input_grad_bytes = (range.count() - 1) * grown + of_layer};
 }
 
-// a + count * b, in every field.
+// Computes a + count * b in every field.
 StageMemory Sum(StageMemory a, int64_t count, const StageMemory& b) {
   for (int64_t StageMemory::*const bytes : kLinearFields) {
     a.*bytes += count * b.*bytes;
@@ -170,10 +170,10 @@ BucketElements ElementsOf(const ModelSpec& model, const LayerRange& range, int64
   return elements;
 }
 
-// Weights, gradients and optimizer states of one bucket, and what is kept of them. `accumulators` of gradients.
+// Weights, gradients and optimizer states of one bucket, and the states kept of them. `accumulators`: of gradients.
 StageMemory BucketStates(BucketKind kind, int64_t elements, const ExecutionConfig& config, int64_t accumulators = 1) {
   const BucketShare share = ShareOfBucket(kind, elements, config.data, config.zero_stage);
-  // Norms compute with the weights that are updated.
+  // Norms compute with the weights that are updated, so they have no master.
   const bool has_master = config.precision == Precision::kBf16 && kind != BucketKind::kNorms;
   StageMemory memory;
   memory.weight_bytes = (has_master ? ElementBytes(config.precision) : kFp32Bytes) * share.weights;
@@ -193,7 +193,7 @@ StageMemory ModelStates(const ModelSpec& model, const LayerRange& range, const E
   return Sum(memory, range.count(), BucketStates(BucketKind::kLayer, elements.layer, config));
 }
 
-// What ZeRO makes whole for a while: gradients (2, 3) and weights (3).
+// Buckets that ZeRO makes whole for a while: gradients (2, 3) and weights (3).
 int64_t WholeBucketBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   if (config.zero_stage < 2 || config.data == 1) {
     return 0;
@@ -215,7 +215,7 @@ int64_t OffloadedRunBytes(const ModelSpec& model, const LayerRange& range, const
   return StateVectors(BucketKind::kLayer, config.precision) * kFp32Bytes * std::min(states, kOffloadedRunElements);
 }
 
-// What stages take in turns besides what their passes need.
+// Workspace that stages take turns in besides that of their passes.
 int64_t OtherSharedBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   return (range.count() > 0 ? AttentionSumBytes(model, config) : 0) + WholeBucketBytes(model, range, config) +
          OffloadedRunBytes(model, range, config);
@@ -282,7 +282,7 @@ StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const
   StageMemory memory = ModelStates(model, range, config);
   const std::vector<KeptTensor> block = BlockActivations(model, config);
   memory.activation_bytes = range.count() * TotalBytes(block);
-  // What was recomputed for I stays for W.
+  // Tensors that were recomputed for I stay for W.
   memory.weight_grad_bytes = range.count() * (KeptForWeightGradBytes(AllBlockActivations(model, config)) +
                                               BlockOutputGradientBytes(model, config));
   if (range.has_embedding) {

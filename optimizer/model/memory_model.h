@@ -23,7 +23,7 @@ struct KeptTensor {
   friend bool operator==(const KeptTensor&, const KeptTensor&) = default;
 };
 
-// What one decoder layer keeps of one micro-batch from F to I. Element size e, fp32 where said:
+// Tensors that one decoder layer keeps of one micro-batch from F to I. Element size e, fp32 where said:
 //   input             n*h/r   block input: RMSNorm's backward
 //   input_rms         n       fp32, reciprocal root mean square of each row            (/r)
 //   attention_input   n*h     normalised input of q, k, v                              W
@@ -36,16 +36,17 @@ struct KeptTensor {
 //   mlp_input         n*h     normalised input of gate and up                          W
 //   gate, up          n*f/t   each
 //   activation        n*f/t   silu(gate) * up: input of the down projection            W
-// Selective recomputation drops `probabilities`; with blocked attention, which has none, what is cheap to make again:
-// attention_input, mlp_input and activation. Full keeps `input` alone. With sequence parallelism attention_input and
-// mlp_input are kept in slices of 1/t and gathered again where they are needed (arXiv 2205.05198, section 4.2.2).
+// Selective recomputation drops `probabilities`; with blocked attention, which has none, the tensors that are cheap to
+// make again: attention_input, mlp_input and activation. Full recomputation keeps `input` alone. With sequence
+// parallelism attention_input and mlp_input are kept in slices of 1/t and gathered again where they are needed (arXiv
+// 2205.05198, section 4.2.2).
 std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config);
 
-// What the embedding keeps: token ids, n of 4 bytes (W).
+// The embedding's: token ids, n of 4 bytes (W).
 std::vector<KeptTensor> EmbeddingActivations(const ModelSpec& model, const ExecutionConfig& config);
 
-// What the head keeps: its input n*h/r, fp32 reciprocal root mean squares n (/r), normalised input n*h/r (W), fp32
-// logits n*V/t (W: turned into their gradient in place) and target ids n of 4 bytes.
+// The head's: its input n*h/r, fp32 reciprocal root mean squares n (/r), normalised input n*h/r (W), fp32 logits n*V/t
+// (W: turned into their gradient in place) and target ids n of 4 bytes.
 std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // Gradients of the products' outputs, made by I and consumed by W, of one decoder layer: q n*h/t, k and v n*k/t each,
@@ -65,22 +66,20 @@ struct StageMemory {
   int64_t weight_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
-  // Of optimizer states that are offloaded, which are all but those of norms: in the host's memory, and not in
-  // static_bytes.
+  // Optimizer states that are offloaded, all but those of norms: in the host's memory, and not in static_bytes.
   int64_t host_bytes = 0;
   // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has.
   int64_t recovery_bytes = 0;
-  // Held all the time: RoPE's tables s*d (d: head size), what attention's backward adds up in, 2*s*d + min(64, s)*s,
-  // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a pass
-  // runs: the gradient of one product's input, the larger of n*f/t and n*h; with recomputation also what it does again
-  // for one layer and what that layer's W needs; with tensor ranks that have all rows, those of a message
-  // that is cut or made whole; with sequence parallelism the gathered gradients of a layer's two sums (n*h each, less
-  // the rank's own rows), until W; with ZeRO 2 two whole buckets of gradients, and with ZeRO 3 three of gradients and
-  // gathered weights, as large as the largest of gradients; with offloaded states those of the run that is updated
-  // (kOffloadedRunElements). Nothing else: output gradients take the places of
-  // what the forward kept.
+  // Workspace held all the time: RoPE's tables s*d (d: head size), sums of attention's backward, 2*s*d + min(64, s)*s,
+  // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a pass runs:
+  // the gradient of one product's input, the larger of n*f/t and n*h; with recomputation also the tensors that it makes
+  // again for one layer and those that this layer's W needs; with tensor ranks that have all rows, those of a message
+  // that is cut or gathered; with sequence parallelism the gathered gradients of a layer's two sums (n*h each, less the
+  // rank's own rows), until W; with ZeRO 2 two whole buckets of gradients, and with ZeRO 3 three of gradients and
+  // gathered weights, each as large as the largest of gradients; with offloaded states those of the run that is updated
+  // (kOffloadedRunElements). Nothing else: output gradients take the places of tensors that the forward kept.
   int64_t workspace_bytes = 0;
-  // Of that what the stages of a device take in turns: all but RoPE's tables and token ids.
+  // The part of it that the stages of a device take turns in: all but RoPE's tables and token ids.
   int64_t shared_workspace_bytes = 0;
   // Slots of receives that are posted and sends that are not acknowledged (StageNeeds in plan_memory.h).
   int64_t transport_bytes = 0;
@@ -90,18 +89,18 @@ struct StageMemory {
   int64_t model_state_bytes() const { return weight_bytes + gradient_bytes + optimizer_bytes; }
   int64_t static_bytes() const { return model_state_bytes() + recovery_bytes + workspace_bytes + transport_bytes; }
 
-  // What both stages need on one device, of whose actions one runs at a time.
+  // Adds a stage on the same device, of whose actions one runs at a time.
   StageMemory& operator+=(const StageMemory& other);
 
   friend bool operator==(const StageMemory&, const StageMemory&) = default;
 };
 
-// Everything but transport_bytes, which depends on the stage's neighbours and on what is in flight. What the engine
-// accounts (runtime/tensor/allocator.h).
+// The memory of a stage as the engine accounts it (runtime/tensor/allocator.h), without transport_bytes, which depends
+// on the stage's neighbours and on the micro-batches in flight.
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
 
-// What of a stage's shared workspace the engine accounts as workspace, and what as activations beside those that it has
-// when the action begins: each at most, and not all at once.
+// The part of a stage's shared workspace that the engine accounts as workspace, and the parts that it accounts as
+// activations besides those it has when the action begins: each at most, and not all at once.
 struct PassMemory {
   int64_t workspace_bytes = 0;
   int64_t backward_bytes = 0;    // activations in B
@@ -109,8 +108,8 @@ struct PassMemory {
 };
 PassMemory MemoryOfPasses(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config);
 
-// MemoryOfStage of any stage at one config without counting tensors again: from one layer on all of it is linear in the
-// layers.
+// MemoryOfStage of any stage at one config without counting tensors again: from one layer on, all of it is linear in
+// the layers.
 class StageMemoryModel {
  public:
   StageMemoryModel(const ModelSpec& model, const ExecutionConfig& config);

@@ -25,7 +25,7 @@ struct ModelSpec {
 
   int64_t head_dim() const { return hidden_size / num_attention_heads; }
   int64_t key_value_width() const { return num_key_value_heads * head_dim(); }  // of K, and of V
-  // Of one of `tensor` ranks: where these are more than the heads, several share one.
+  // Width on one of `tensor` ranks: where there are more ranks than heads, several ranks share one.
   int64_t key_value_width_per_rank(int64_t tensor) const {
     return tensor > num_key_value_heads ? head_dim() : key_value_width() / tensor;
   }

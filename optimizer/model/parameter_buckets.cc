@@ -31,7 +31,7 @@ std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const Laye
     buckets.push_back(std::move(bucket));
   }
   if (range.has_head) {
-    // With an embedding on the stage, the one that a tied head uses is not another.
+    // A tied head uses the embedding if that is on the stage.
     const bool has_own = !model.tie_word_embeddings || !range.has_embedding;
     for (ParameterTensor& tensor : ParameterTensors(model, {.has_head = true})) {
       const bool is_norm = tensor.shape.size() == 1;

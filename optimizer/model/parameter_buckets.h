@@ -13,7 +13,7 @@
 
 namespace geopipe {
 
-// What a stage gathers, reduces and updates as one vector: the tensors of a bucket one after the other.
+// A bucket: the tensors that a stage gathers, reduces and updates as one vector, one after the other.
 enum class BucketKind : uint8_t {
   kEmbedding,
   kLayer,  // the seven products of one decoder layer
@@ -34,7 +34,7 @@ struct ParameterBucket {
 // ParameterTensors(model, range).
 std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const LayerRange& range);
 
-// How many elements a rank holds of a bucket that has `elements` on each tensor rank.
+// Elements that a rank holds of a bucket with `elements` on each tensor rank.
 struct BucketShare {
   int64_t shard = 0;   // of what is divided: replica d's run begins at d * shard. Undivided: all of them
   int64_t padded = 0;  // of what is whole: as many shards as there are replicas, the last ones' tails being nobody's
@@ -45,21 +45,21 @@ struct BucketShare {
 // ZeRO 1 divides optimizer states, 2 also gradients, 3 also weights; norms are never divided.
 BucketShare ShareOfBucket(BucketKind kind, int64_t elements, int64_t data, int32_t zero_stage);
 
-// How many buckets are whole at once. ZeRO 2: gradients that are added to, and others that are being scattered. ZeRO 3:
-// weights that are being gathered besides; those that compute give their place to their gradients.
+// Number of buckets that are whole at once. ZeRO 2: gradients that are added to, and others that are being scattered.
+// ZeRO 3: weights that are being gathered besides; those that compute give their place to their gradients.
 constexpr int64_t WholeBucketsAtOnce(int32_t zero_stage) { return zero_stage >= 3 ? 3 : 2; }
 
-// An update takes an offloaded bucket in runs of at most so many elements: their master weights and moments take 48 MiB
+// Most elements of the runs in which an update takes an offloaded bucket: their master weights and moments take 48 MiB
 // of the device.
 inline constexpr int64_t kOffloadedRunElements = int64_t{1} << 22;
-// Whether the host may keep a bucket's optimizer states: those of norms are small and stay on the device.
+// True when the host may keep a bucket's optimizer states: those of norms are small and stay on the device.
 constexpr bool CanBeOffloaded(BucketKind kind) { return kind != BucketKind::kNorms; }
-// How many fp32 vectors make up a bucket's states: AdamW's moments, and master weights where bf16 computes.
+// Number of fp32 vectors in a bucket's states: AdamW's moments, and master weights where bf16 computes.
 constexpr int64_t StateVectors(BucketKind kind, Precision precision) {
   return precision == Precision::kBf16 && kind != BucketKind::kNorms ? 3 : 2;
 }
 
-// A run of what a tensor rank has of a tensor: elements [first, first + count) of its part, row by row.
+// A run of a tensor rank's part of a tensor: elements [first, first + count), row by row.
 struct TensorPiece {
   ParameterTensor tensor;
   int64_t tensor_ranks = 1;
@@ -67,7 +67,7 @@ struct TensorPiece {
   int64_t first = 0;
   int64_t count = 0;
 
-  // Calls `run(in_tensor, in_piece, elements)` for every run of elements that lie together in both, in order.
+  // Calls `run(in_tensor, in_piece, elements)` for every run of elements that are contiguous in both, in order.
   template <class Run>
   void ForEachRun(const Run& run) const;
 };

@@ -16,11 +16,11 @@
 namespace geopipe {
 namespace {
 
-// An iteration never lasts longer than the sum of all its durations; within this sum no time overflows.
+// Greatest total duration: an iteration never lasts longer than the sum of all its durations, so no time overflows.
 constexpr double kMaxTotalNs = 4e18;
 constexpr double kMaxTotalBytes = 4e18;
 
-// One entry per `per`, none negative.
+// Checks that there is one entry per `per`, none negative.
 absl::Status CheckVector(std::string_view field, std::span<const int64_t> values, int32_t count, std::string_view per) {
   if (std::ssize(values) != count) {
     return absl::InvalidArgumentError(
@@ -54,7 +54,7 @@ absl::Status CheckBoundary(size_t index, const BoundaryCost& boundary) {
   return absl::OkStatus();
 }
 
-// Whether one bandwidth gives both serializations, each rounded to whole nanoseconds, of messages rounded to whole
+// True when one bandwidth gives both serializations, each rounded to whole nanoseconds, of messages rounded to whole
 // bytes.
 bool SameBandwidth(const BoundaryCost& a, const BoundaryCost& b) {
   if (a.message_bytes == b.message_bytes) {
@@ -140,7 +140,7 @@ int64_t SecondsToNs(double seconds) {
   GP_CHECK(std::isfinite(seconds) && seconds >= 0 && seconds < 9e9, "{} s", seconds);
   const double ns = seconds * 1e9;
   const double whole = std::floor(ns);
-  // The fraction is exact, so that nothing just below a half is rounded up by the addition of a half.
+  // The fraction is exact; adding a half first could round up a value just below a half.
   return static_cast<int64_t>(whole) + (ns - whole >= 0.5 ? 1 : 0);
 }
 

@@ -1,5 +1,5 @@
-// Explicit costs of one pipeline iteration: what the simulator runs on, what a case file holds, and what the cost model
-// makes of a job on a cluster. All durations are whole nanoseconds, rounded half-up once when they enter.
+// Explicit costs of one pipeline iteration: the input of the simulator, the content of a case file, and the result of
+// the cost model for a job on a cluster. All durations are whole nanoseconds, rounded half-up once when they enter.
 #pragma once
 
 #include <absl/status/status.h>
@@ -21,11 +21,11 @@ struct BoundaryCost {
   int64_t message_bytes = 0;     // what one message carries, in either direction
   int64_t latency_ns = 0;        // one way
   int64_t serialization_ns = 0;  // message_bytes / bandwidth: how long one message occupies the link
-  // comm blocking: how long after a message's arrival its sender is let go. 0 in the simulator's own semantics; on a
+  // comm blocking: time from a message's arrival until its sender is let go. 0 in the simulator's own semantics; on a
   // real link the acknowledgement needs one latency.
   int64_t acknowledgement_ns = 0;
-  // Of a message besides its link, in either direction: from handing it over to the receiver's going on over a link
-  // without latency and of boundless bandwidth. 0 in a case file.
+  // Time of a message besides its link, in either direction: from handing it over until the receiver continues, over a
+  // link without latency and of unlimited bandwidth. 0 in a case file.
   int64_t overhead_ns = 0;
 
   friend bool operator==(const BoundaryCost&, const BoundaryCost&) = default;
@@ -64,7 +64,7 @@ int64_t SecondsToNs(double seconds);
 // InvalidArgument names the field: sizes of all vectors, non-negative durations, shared links with equal parameters.
 absl::Status ValidateCosts(const PipelineCosts& costs);
 
-// What the schedule generators may know of them. A message's overhead counts as latency. Memory without any activation
+// The costs as the schedule generators take them. A message's overhead counts as latency. Memory without any activation
 // counts as none given.
 ScheduleCosts ScheduleCostsOf(const PipelineCosts& costs);
 

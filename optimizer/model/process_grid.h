@@ -1,4 +1,4 @@
-// Who runs a job: one rank per device, a place in a grid of pipeline, data and tensor parallelism.
+// The ranks that run a job: one per device, each a place in a grid of pipeline, data and tensor parallelism.
 #pragma once
 
 #include <cstdint>

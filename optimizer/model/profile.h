@@ -26,18 +26,18 @@ struct ProfileEntry {
   PartCosts embedding;
   PartCosts block;  // one decoder layer
   PartCosts head;   // final norm, LM head, loss
-  // Norm terms, AdamW and clearing the gradients: all that a stage does between two iterations.
+  // Norm terms, AdamW and clearing the gradients: all the work of a stage between two iterations.
   int64_t adamw_ns_per_million_parameters = 0;
 
   friend bool operator==(const ProfileEntry&, const ProfileEntry&) = default;
 };
 
-// What one device's transport takes to bring a message from one thread to another over no link at all, taken while all
-// devices of the job did the same: waking up, copying, checking. From handing the message over to the receiver's going
-// on; the mean of the middle half of some, because over an iteration's many messages the mean counts, and waiting for
-// long for a processor is no cost of the transport. Two messages cross each other each time. Of the large ones the
-// later counts: inside a site, where nothing hides them, stages of equal work wait for both. Of the small ones, which
-// stand for what a crossing adds to its link, every one does.
+// Time in which one device's transport brings a message from one thread to another over no link at all (waking up,
+// copying, checking), from handing the message over until the receiver continues; measured while all devices of the job
+// did the same. It is the interquartile mean of several, because the sum over an iteration's many messages depends on
+// the mean, and a long wait for a processor is no cost of the transport. Two messages cross each other each time. Of
+// the large ones the later counts: inside a site, where nothing hides them, stages of equal work wait for both. Of the
+// small ones, which stand for the time that a crossing adds to its link, each counts.
 struct MessageCost {
   std::string site;
   std::string node;

@@ -1,4 +1,4 @@
-// How one submission of a job is to be run: choices of the person at the command line that are not part of the job.
+// Options of one submission of a job: choices of the person at the command line that are not part of the job.
 #pragma once
 
 #include <cstdint>
@@ -39,7 +39,8 @@ struct RunOptions {
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };
 
-// Devices keep a time of their own (paced and modelled runs): they begin when they could, not when a thread does.
+// True when devices keep a time of their own (paced and modelled runs): actions begin when they could, not when a
+// thread wakes.
 inline bool KeepsDeviceTime(const RunOptions& run) { return run.pace || run.backend == BackendKind::kModelled; }
 
 }  // namespace geopipe

@@ -1,4 +1,4 @@
-// Names a state of the job: what it has come to before an iteration.
+// Names a state of the job: the one before an iteration.
 #pragma once
 
 #include <compare>

@@ -13,7 +13,7 @@
 namespace geopipe {
 namespace {
 
-// [n, in] x [in, out].
+// Work of [n, in] x [in, out].
 PartWork ProductWork(int64_t n, int64_t in, int64_t out, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
   const int64_t g = kGradientBytes;
@@ -97,7 +97,7 @@ std::array<TensorOf, 9> LayerTensors(const ModelSpec& model) {
 
 TensorOf HeadNorm(const ModelSpec& model) { return {"model.norm.weight", model.hidden_size}; }
 
-// Nothing where the embedding, which it is tied to, is on the same stage.
+// The head's product; nullopt where the embedding that it is tied to is on the same stage.
 std::optional<TensorOf> HeadProduct(const ModelSpec& model, const LayerRange& range) {
   if (!model.tie_word_embeddings) {
     return TensorOf{"lm_head.weight", model.vocab_size, model.hidden_size, 0};
@@ -234,7 +234,7 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
     case Recompute::kNone:
       break;
     case Recompute::kSelective:
-      // Blocked attention makes the scores again in any case.
+      // Blocked attention makes the scores again in either case.
       work.input_grad += config.attention == Attention::kDense ? core.forward : cheap;
       break;
     case Recompute::kFull:

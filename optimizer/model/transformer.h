@@ -22,7 +22,7 @@ struct ParameterTensor {
   int64_t max_parts = 0;       // keys and values: their heads; more tensor ranks than that share a part. 0: any number
 
   int64_t count() const;
-  // How many different parts `tensor` ranks have of it; rank r has part r * parts / tensor.
+  // Number of different parts that `tensor` ranks have of it; rank r has part r * parts / tensor.
   int64_t parts(int64_t tensor) const;
   int64_t count_per_rank(int64_t tensor) const { return count() / parts(tensor); }
   std::vector<int64_t> shape_per_rank(int64_t tensor) const;

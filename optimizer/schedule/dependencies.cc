@@ -41,7 +41,7 @@ std::string DescribeMissing(const Schedule& schedule, const OutputTable& outputs
                      schedule.shape.placement[outputs.Stage(wait.input)]);
 }
 
-// `next`: what the producer's device is stuck at, at the producer itself or before it.
+// Describes a wait. `next`: the action at which the producer's device is stuck, the producer itself or one before it.
 std::string DescribeWait(const Schedule& schedule, const Wait& wait, const Wait& next) {
   const std::string waiting = DescribeAction(schedule, wait.device, wait.position);
   const std::string producer = DescribeAction(schedule, next.device, wait.producer_position);

@@ -1,4 +1,4 @@
-// What actions wait for, as indices into one flat table of outputs: the forward output and the backward output (input
+// Inputs of actions, as indices into one flat table of outputs: the forward output and the backward output (input
 // gradient) of every stage and micro-batch. Validator and simulator share it, so they cannot disagree.
 #pragma once
 

@@ -9,7 +9,7 @@
 namespace geopipe {
 namespace {
 
-// One forward, one backward after `warm_up` forwards; the remaining backwards at the end.
+// Alternates one forward and one backward after `warm_up` forwards; the remaining backwards come at the end.
 std::vector<Action> AlternateAfterWarmUp(int32_t stage, int32_t warm_up, int32_t micro_batches) {
   std::vector<Action> actions;
   actions.reserve(2 * static_cast<size_t>(micro_batches));

@@ -11,8 +11,8 @@
 namespace geopipe {
 namespace {
 
-// The forwards (or backwards) of one device in order: groups of P micro-batches through its stages, one after the
-// other.
+// The forwards (or backwards) of one device in order: groups of P micro-batches run through its stages, one stage after
+// the other.
 class GroupedOrder {
  public:
   GroupedOrder(const PipelineShape& shape, int32_t device, ActionKind kind)
@@ -46,7 +46,7 @@ int64_t InterleavedInFlight(const StageInFlight& at) {
   }
   const int64_t per_device = at.stages / at.devices;
   const int64_t group = at.stages;
-  // Of the first `count` forwards of the device, those of its stage that comes `turn`-th in every group.
+  // Counts, of the first `count` forwards of the device, those of its `turn`-th stage.
   const auto of_stage = [&](int64_t count, int64_t turn) {
     return count / group * at.devices + std::clamp<int64_t>(count % group - turn * at.devices, 0, at.devices);
   };
@@ -57,7 +57,7 @@ int64_t InterleavedInFlight(const StageInFlight& at) {
   if (last < 0) {
     return at.micro_batches;
   }
-  // It is most before the stage's backwards of a group begin, or after its forwards of a group.
+  // The count is greatest before the stage's backwards of a group begin, or after its forwards of a group.
   const int64_t forwards_end = ((turn + 1) * at.devices - 1 - warm_up % group + group) % group;
   int64_t most = 0;
   for (const int64_t backwards : {int64_t{0}, back_turn * at.devices, forwards_end, last}) {

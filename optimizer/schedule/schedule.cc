@@ -119,7 +119,7 @@ std::string ToCsv(const Schedule& schedule) {
 absl::StatusOr<Schedule> ParseCsv(std::string_view csv, const PipelineShape& shape) {
   GP_RETURN_IF_ERROR(ValidateShape(shape));
   Schedule schedule{shape, {}};
-  // At most F, I and W per stage and micro-batch, each with a receive and a send.
+  // Each stage and micro-batch has at most F, I and W, each with a receive and a send.
   const auto max_actions = static_cast<size_t>(9 * int64_t{shape.stages} * shape.micro_batches);
   for (size_t row_number = 1; !csv.empty(); ++row_number) {
     const std::string_view row = TakeUntil(csv, '\n');

@@ -13,14 +13,14 @@
 
 namespace geopipe {
 
-// Which stages a device runs.
+// The stages that a device runs.
 enum class StageLayout : uint8_t {
   kLinear,  // one: stage s on device s
   kLooped,  // several: stage s on device s mod P
   kFolded,  // two, there and back: stage s < P on device s, the others on device 2P - 1 - s
 };
 
-// At least: looped, there may be more.
+// Stages per device at least; a looped layout may have more.
 constexpr int32_t MinStagesPerDevice(StageLayout layout) { return layout == StageLayout::kLinear ? 1 : 2; }
 
 // The shape a schedule is generated for: placement[s] is the device of stage s.
@@ -46,9 +46,9 @@ inline constexpr int64_t kMaxStageMicroBatches = int64_t{1} << 26;  // stages * 
 // InvalidArgument names the field: positive counts within the limits, one placement entry per stage, each a device.
 absl::Status ValidateShape(const PipelineShape& shape);
 
-// How messages cross a boundary. kNonBlocking: receives are posted ahead, and a send holds nobody. kBlocking: a send
-// holds its device until the message is acknowledged. kRendezvous, in the simulator alone: a message enters its link
-// only when the receiver has come to the action that takes it.
+// The way in which messages cross a boundary. kNonBlocking: receives are posted ahead, and a send holds no device.
+// kBlocking: a send holds its device until the message is acknowledged. kRendezvous, in the simulator alone: a message
+// enters its link only when the receiver has come to the action that takes it.
 enum class CommMode : uint8_t { kNonBlocking, kBlocking, kRendezvous };
 
 // "nonblocking", "blocking", "rendezvous".
@@ -65,9 +65,9 @@ struct Schedule {
 // CSV: one row per device, one action per cell. Cells may be empty (idle); they are dropped on reading.
 std::string ToCsv(const Schedule& schedule);
 
-// Reads what ToCsv writes (compute-only or lowered). `shape` says what the schedule must be for; the validator checks
-// the content. A row may end in CRLF, blanks around a cell and blank rows at the end are ignored. InvalidArgument names
-// row and cell, both counted from 1.
+// Reads the text of ToCsv (compute-only or lowered). `shape` is the shape that the schedule must have; the validator
+// checks the content. A row may end in CRLF; blanks around a cell and blank rows at the end are ignored.
+// InvalidArgument names row and cell, both counted from 1.
 absl::StatusOr<Schedule> ParseCsv(std::string_view csv, const PipelineShape& shape);
 
 }  // namespace geopipe

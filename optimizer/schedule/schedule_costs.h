@@ -1,5 +1,5 @@
-// What the generators that split the backward know of a pipeline's costs. They decide by it where a weight gradient
-// fits; a schedule is valid under any costs.
+// Costs of a pipeline as far as the generators that split the backward use them, to decide where a weight gradient
+// fits. A schedule is valid under any costs.
 #pragma once
 
 #include <cstdint>
@@ -17,11 +17,11 @@ struct ScheduleCosts {
   // crossing.
   std::vector<int64_t> latency_ns;
   std::vector<int64_t> serialization_ns;
-  // Per stage and micro-batch: what F leaves until I, and what of it I leaves until W. Empty: half of it.
+  // Per stage and micro-batch: bytes that F leaves until I, and that I leaves of them until W. Empty: half of them.
   std::vector<int64_t> activation_bytes;
   std::vector<int64_t> wgrad_bytes;
   // Per device: greatest activation memory, in activations of one stage and micro-batch, each counted whole from F to I
-  // and by its part from I to W. It can only lower what the schedule allows itself. At least 1 (zb-v: 2). Empty: none.
+  // and by its part from I to W. It can only lower the schedule's own limit. At least 1 (zb-v: 2). Empty: no cap.
   std::vector<int64_t> activation_cap;
 };
 

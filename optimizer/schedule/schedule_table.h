@@ -30,7 +30,7 @@ enum class ScheduleKind : uint8_t {
   kAuto = 9,  // searched for (optimizer/scheduler), not made by rule
 };
 
-// What the order of a schedule is bound to; lower bounds rest on it (optimizer/plan).
+// Constraint on the order of a schedule's actions; lower bounds rest on it (optimizer/plan).
 enum class ScheduleOrder : uint8_t {
   kFree,
   kForwardsFirst,  // every device runs all its forwards before its first backward
@@ -46,7 +46,7 @@ struct StageInFlight {
   int64_t advance = 0;  // the sum of ΔN over the boundaries from this stage on
 };
 
-// Makes a compute-only schedule. ΔN is read where the row says uses_delta_n, costs where it says splits_backward.
+// Makes a compute-only schedule. Reads ΔN if the row says uses_delta_n, and costs if it says splits_backward.
 // InvalidArgument, in one sentence, where the schedule is not defined. REQUIRES: the shape has the row's layout, and
 // there is one ΔN per boundary (MakeSchedule checks both).
 using ScheduleRule = absl::StatusOr<Schedule>(const PipelineShape& shape, std::span<const int32_t> boundary_delta_n,
@@ -96,17 +96,18 @@ struct ScheduleRow {
   StageLayout layout = StageLayout::kLinear;
   bool uses_delta_n = false;     // ΔN shapes it
   bool splits_backward = false;  // runs backwards as I and W, and so needs costs that can be split
-  // The planner searches b, s, layers and ΔN for it by genome: it is cheap to make, needs no costs, and in_flight is
-  // exact. It looks at a few points of the others.
+  // True when the planner searches b, s, layers and ΔN for it by genome: it is cheap to make, needs no costs, and
+  // in_flight is exact. Of the other kinds the planner tries a few points.
   bool searched = false;
   ScheduleOrder order = ScheduleOrder::kFree;
-  // Micro-batches that lie between F and the end of B or I of a stage, at most; exact where the backward is not split.
-  // Their activations are what a device holds, and a boundary has so many messages on their way.
+  // Most micro-batches that lie between F and the end of B or I of a stage; exact where the backward is not split.
+  // Their activations are what a device holds, and as many messages are on their way over a boundary.
   int64_t (*in_flight)(const StageInFlight& at) = nullptr;
   ScheduleRule* make = nullptr;  // null: no rule makes it
 };
 
-// P - p + advance(p): in flight where one forward and one backward take turns, each stage on a device of its own.
+// P - p + advance(p): micro-batches in flight where one forward and one backward alternate, each stage on a device of
+// its own.
 constexpr int64_t OneByOneInFlight(const StageInFlight& at) {
   return std::min(at.micro_batches, at.stages - at.stage + at.advance);
 }

@@ -16,10 +16,10 @@ namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 constexpr int32_t kNoStage = -1;
-// Which slack is best depends on how the durations divide each other; the ends of the range matter most.
+// Slacks to try: the best depends on how the durations divide each other; the ends of the range matter most.
 constexpr std::array<int32_t, 4> kSlacks16ths = {0, 1, 4, 12};
 
-// When the outputs of all stages are with the device that needs them.
+// Times at which the outputs of all stages are with the device that needs them.
 class Arrivals {
  public:
   Arrivals(const PipelineShape& shape, const SplitCosts& costs)
@@ -29,7 +29,7 @@ class Arrivals {
         arrival_ns_(static_cast<size_t>(outputs_.size()), kNever),
         link_free_ns_(2 * static_cast<size_t>(shape.stages), 0) {}
 
-  // kNever while it is not made.
+  // Time of the action's input; kNever while it is not made.
   int64_t InputNs(const Action& action) const {
     const int64_t input = outputs_.InputOf(action);
     return input == kNoInput ? 0 : arrival_ns_[input];
@@ -49,7 +49,7 @@ class Arrivals {
     }
   }
 
-  // Sends what `action` made when it ended, and returns the device that waits for it, -1 if that is none other.
+  // Sends the output of `action` when it ended, and returns the device that waits for it; -1 if no other does.
   int32_t Make(const Action& action, int64_t end_ns) {
     const int64_t output = outputs_.OutputOf(action);
     if (output == kNoInput) {
@@ -165,7 +165,8 @@ class GreedyRun {
     }
   }
 
-  // Starts an action on a device that is free, or sleeps until something arrives or another device starts something.
+  // Starts an action on a device that is free, or lets it sleep until a message arrives or another device starts an
+  // action.
   void Decide(int32_t d, int64_t now_ns) {
     Device& device = devices_[d];
     int64_t next_ns = kNever;  // when the next action that may run will have its input, as far as is known
@@ -248,7 +249,7 @@ class GreedyRun {
     spans_.Add(d, now_ns, end_ns);
     device.free_ns = end_ns;
     Wake(d, end_ns);
-    // The receiver can reckon with the message from now on.
+    // The receiver can count on the message from now on.
     if (const int32_t receiver = arrivals_.Make(action, end_ns); receiver >= 0) {
       Wake(receiver, now_ns);
     }

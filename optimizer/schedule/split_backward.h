@@ -12,7 +12,7 @@
 
 namespace geopipe {
 
-// Activation memory is counted in these: one activation of one stage and micro-batch.
+// Unit in which activation memory is counted: this many are one activation of one stage and micro-batch.
 inline constexpr int64_t kActivationUnits = 1024;
 
 // ScheduleCosts with every default filled in.
@@ -31,13 +31,13 @@ struct SplitCosts {
 absl::StatusOr<SplitCosts> ResolveCosts(std::string_view generator, const PipelineShape& shape,
                                         const ScheduleCosts& costs, int64_t least_cap = 1);
 
-// Messages that take no time.
+// Sets all message times to 0.
 void ForgetCrossings(SplitCosts& costs);
 
-// Counts what W needs as a whole activation, if it needs no more.
+// Counts the part that W needs as a whole activation, unless it is larger.
 void CountWhole(SplitCosts& costs);
 
-// Limits of what a device may hold; one entry per device.
+// Limits of a device's activations; one entry per device.
 struct SplitLimits {
   std::vector<int64_t> in_flight;  // micro-batches of a stage from F to I, at least 1 (2 with several stages)
   std::vector<int64_t> units;      // memory; the cap of the costs applies as well
@@ -49,24 +49,23 @@ struct TimedSchedule {
   int64_t longest_span_ns = 0;  // from a device's first start to its last end, of the device where it is longest
 };
 
-// `schedule` with its times under `costs`: non-blocking, each boundary with links of its own.
-// REQUIRES: the schedule is valid.
+// Times `schedule` under `costs`: non-blocking, each boundary with links of its own. REQUIRES: the schedule is valid.
 TimedSchedule Timed(Schedule schedule, const SplitCosts& costs);
 
-// A device runs an input gradient as soon as it can, else a forward as far as the limits allow, else a weight gradient
-// if that delays nothing that is under way to it by more than slack_16ths / 16 of its own duration. Of a device's
-// stages, later ones come first. A first of two stages leaves room for one activation of the second, so that the oldest
-// micro-batch can always go on. Runs in O(actions · log devices).
+// Schedules greedily: a device runs an input gradient as soon as it can, else a forward as far as the limits allow,
+// else a weight gradient if that delays no message under way to it by more than slack_16ths / 16 of its own duration.
+// Of a device's stages, later ones come first. The first of two stages leaves room for one activation of the second, so
+// that the oldest micro-batch can always proceed. Runs in O(actions · log devices).
 TimedSchedule ScheduleGreedily(const PipelineShape& shape, const SplitCosts& costs, const SplitLimits& limits,
                                int32_t slack_16ths);
 
-// One stage per device. Device p runs limits.in_flight[p] - 1 forwards, then alternates one forward, one input gradient
-// and the weight gradient of as many micro-batches before as its memory has room for beside those in flight, each
-// counted whole (0: that of the same micro-batch), and leaves the other weight gradients for the end.
-// REQUIRES: limits.units has room for limits.in_flight.
+// Alternates, with one stage per device. Device p runs limits.in_flight[p] - 1 forwards, then repeats one forward, one
+// input gradient and one weight gradient. That is of an earlier micro-batch, by as many as the memory has room for
+// beside those in flight, each counted whole (0: of the same micro-batch); the remaining weight gradients come at the
+// end. REQUIRES: limits.units has room for limits.in_flight.
 Schedule AlternateDelayingWeights(const PipelineShape& shape, const SplitLimits& limits);
 
-// Whether no device's cap is lower than `limits`.
+// True when no device's cap is below `limits`.
 bool CapsAllow(const SplitCosts& costs, const SplitLimits& limits);
 
 // Replaces `best` if `candidate` ends earlier, or at the same time with a shorter longest span.

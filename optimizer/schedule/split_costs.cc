@@ -12,9 +12,9 @@
 namespace geopipe {
 namespace {
 
-// An iteration never lasts longer than the sum of all its durations; within this sum no time overflows.
+// Greatest total duration: an iteration never lasts longer than the sum of all its durations, so no time overflows.
 constexpr double kMaxTotalNs = 4e18;
-// W may need at most this many activations.
+// Most activations that W may need.
 constexpr int64_t kMaxKeptUnits = kActivationUnits * kActivationUnits;
 
 class Resolver {

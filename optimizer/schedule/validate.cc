@@ -18,7 +18,7 @@
 namespace geopipe {
 namespace {
 
-// What a stage has run of one micro-batch, as a set of compute kinds.
+// Actions that a stage has run of one micro-batch, as a set of compute kinds.
 constexpr uint8_t Bit(ActionKind kind) { return static_cast<uint8_t>(1U << static_cast<unsigned>(kind)); }
 constexpr uint8_t kForwardDone = Bit(ActionKind::kForward);
 constexpr uint8_t kBackwardDone = Bit(ActionKind::kBackward);
@@ -108,7 +108,7 @@ class Validator {
     return {};
   }
 
-  // What is wrong with running `action` after everything its device ran before; empty: nothing.
+  // The fault of running `action` after all that its device ran before; empty: none.
   std::string OrderFault(const Action& action) {
     const uint8_t done = Done(action);
     const auto [stage, kind, micro_batch] = action;

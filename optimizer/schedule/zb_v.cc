@@ -16,8 +16,8 @@ struct Pattern {
   int64_t forward, input_grad, weight_grad;
 };
 
-// Around the fold the greedy choice falls into a regular pattern when the durations divide each other, and out of it by
-// little things when they do not. So these ideal proportions compete with the true ones.
+// Ideal proportions that compete with the true ones. Around the fold the greedy choice falls into a regular pattern
+// when the durations divide each other, and out of it by small differences when they do not.
 constexpr Pattern kPatterns[] = {{1, 1, 1}, {2, 2, 1}, {3, 3, 2}};
 
 }  // namespace

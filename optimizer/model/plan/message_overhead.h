@@ -10,14 +10,14 @@
 
 namespace geopipe {
 
-// Beyond the link's latency and serialization, of a message of `bytes` between devices of two sites: the fixed part,
-// and of the work per byte, which goes on while the link carries the message, what the serialization does not hide. The
-// mean of what the two sites' devices have measured (of each site the lower median); 0 when neither has, or no profile
-// is given (null), and where time is kept (cluster.h): a rehearsal compensates for what this host takes.
+// Time of a message of `bytes` between devices of two sites beyond the link's latency and serialization: the fixed
+// part, and the part of the work per byte that the serialization, during which it runs, does not hide. It is the mean
+// of the two sites' measurements (of each site the lower median of its devices); 0 when neither has any, or no profile
+// is given (null), and where time is kept (cluster.h): a rehearsal compensates for this host's own time.
 int64_t MessageOverheadNs(const Profile* profile, const ClusterSpec& cluster, std::string_view site_a,
                           std::string_view site_b, int64_t bytes, int64_t serialization_ns);
 
-// Puts the overhead of a message, and of its acknowledgement when `comm` waits for it, into a boundary between the two
+// Adds the overhead of a message, and of its acknowledgement when `comm` waits for it, to a boundary between the two
 // sites whose message_bytes, latency_ns and serialization_ns are set.
 void AddMessageOverhead(const Profile* profile, const ClusterSpec& cluster, std::string_view site_a,
                         std::string_view site_b, CommMode comm, BoundaryCost& boundary);

@@ -59,8 +59,8 @@ absl::StatusOr<BoundaryCost> BoundaryCostBetween(const ClusterSpec& cluster, con
   return boundary;
 }
 
-// One-way latency of what goes straight from stage to stage, [from][to]: over the two sites' own link where there is
-// one, else over the fastest path.
+// One-way latency of a message that goes straight from stage to stage, [from][to]: over the two sites' own link if
+// there is one, else over the fastest path.
 absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSpec& cluster, const Profile* profile,
                                                                  const Plan& plan) {
   std::vector<std::string_view> sites;
@@ -107,8 +107,8 @@ absl::StatusOr<std::vector<std::vector<int64_t>>> StageLatencies(const ClusterSp
   return latencies;
 }
 
-// Time for one tied-embedding gradient to go from one end of the pipeline to the other: over their own link where there
-// is one, else link by link along the pipeline.
+// Time of one tied-embedding gradient from one end of the pipeline to the other: over their own link if there is one,
+// else link by link along the pipeline.
 absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cluster, const Plan& plan) {
   const auto stages = static_cast<int32_t>(plan.stages.size());
   const std::string& first = plan.SiteOf(0);
@@ -130,7 +130,7 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
   return total_ns;
 }
 
-// Devices of a node share what the network gives the node.
+// The part of a site's network that one device has: devices of a node share that of the node.
 double NetworkBandwidthOfDevice(const SiteSpec& site, int64_t devices) {
   const double sharers = site.network.per == NetworkSpec::Per::kNode ? static_cast<double>(devices) : 1;
   return site.network.bandwidth_bytes_per_s / sharers;
@@ -169,8 +169,8 @@ absl::StatusOr<ReplicaGroup> ReplicasOf(const SiteSpec& site, const ExecutionCon
   return group;
 }
 
-// What a message between two pipeline ranks of a site takes over its network: every replica's at once, and of each its
-// tensor ranks' slices, which the receiver gathers. 0: both are on one node, or the network is not known.
+// Time of a message between two pipeline ranks of a site over its network: all replicas send at once, each its tensor
+// ranks' slices, which the receiver gathers. 0: both are on one node, or the network is not known.
 int64_t NetworkMessageNs(const SiteSpec& site, const ExecutionConfig& config, const Plan& plan, int32_t from,
                          int32_t to, int64_t message_bytes) {
   const std::span<const DevicePlace> sends = plan.DevicesOf(from);
@@ -180,14 +180,14 @@ int64_t NetworkMessageNs(const SiteSpec& site, const ExecutionConfig& config, co
   if (!site.network.given() || from == to || together) {
     return 0;
   }
-  // Groups may have more replicas on a node than each other.
+  // Groups may differ in the number of replicas on a node.
   const int64_t on_node = std::max(std::ranges::count(sends, sends.front().node, &DevicePlace::node),
                                    std::ranges::count(takes, takes.front().node, &DevicePlace::node));
   const double bytes = static_cast<double>(message_bytes) / static_cast<double>(config.tensor);
   return site.network.latency_ns + SecondsToNs(bytes / NetworkBandwidthOfDevice(site, on_node));
 }
 
-// Offloaded states come to the device and go back, run by run.
+// Adds the copies of offloaded states to the device and back, run by run.
 absl::Status AddOffload(const ExecutionConfig& config, const SiteSpec& site, ModelCosts& costs) {
   if (!config.offloads_optimizer) {
     return absl::OkStatus();
@@ -280,7 +280,7 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
   parts.epilogue.clips = job.training.grad_clip.has_value();
   const auto stages = static_cast<int32_t>(plan.stages.size());
   for (int32_t stage = 0; stage < stages; ++stage) {
-    // Without measurements the devices of a site are all alike.
+    // All devices of a site are alike without measurements.
     if (source.profile() == nullptr && stage > 0 && plan.SiteOf(stage) == plan.SiteOf(stage - 1) &&
         plan.RecomputeOf(stage) == plan.RecomputeOf(stage - 1)) {
       const int32_t rank = plan.stages[stage].pipeline_rank;
@@ -317,12 +317,12 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
 
 namespace {
 
-// Of the weights that AdamW has updated, or of the gradients, over the replicas.
+// Time to gather updated weights, or to scatter gradients, over the replicas: half an all-reduce.
 int64_t HalfReductionNs(const PlanParts& parts, size_t stage, int64_t bytes) {
   return SecondsToNs(AllReduceSeconds(bytes, parts.stages[stage].replicas) / 2);
 }
 
-// After the reduction.
+// Time of AdamW, which follows the reduction, and of gathering the weights.
 int64_t AdamWNs(const PlanParts& parts, size_t stage, int64_t parameters) {
   const ExecutionConfig& config = parts.config;
   const bool is_sharded = config.zero_stage >= 1;
@@ -347,14 +347,14 @@ int64_t LayerReductionNs(const PlanParts& parts, const PlanMemoryModel& memory, 
   return ReductionNs(parts, stage, memory.Parameters(FirstOf(range, 2)) - memory.Parameters(FirstOf(range, 1)));
 }
 
-// Of the gradients that the stage's backward comes to last: those of its first layer, and of the embedding.
+// Reduction of the gradients that the stage's backward comes to last: those of its first layer, and of the embedding.
 int64_t LastBucketNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range) {
   return range.has_embedding ? ReductionNs(parts, stage, memory.Parameters(FirstOf(range, 1)))
                              : LayerReductionNs(parts, memory, stage, range);
 }
 
-// From the end of the stage's last backward to that of the reduction: buckets follow each other, each from when its
-// gradients are there. The head's come first, then a layer's at a time.
+// Time from the end of the stage's last backward to that of the reduction: buckets follow each other, each from the
+// time when its gradients are there. The head's comes first, then one layer's after the other.
 int64_t ExposedReductionNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage,
                            const LayerRange& range) {
   if (parts.config.zero_stage >= 2) {
@@ -444,7 +444,7 @@ int64_t WanBytesPerIteration(const PipelineCosts& costs, int64_t data) {
 }
 
 absl::StatusOr<int64_t> PathLatencyNs(const ClusterSpec& cluster, std::string_view from, std::string_view to) {
-  // Bellman-Ford: few sites, few links.
+  // Bellman-Ford suffices: few sites, few links.
   constexpr int64_t kUnreachable = std::numeric_limits<int64_t>::max();
   std::map<std::string_view, int64_t> distance;
   for (const SiteSpec& site : cluster.sites) {

@@ -1,4 +1,4 @@
-// From a job, a cluster and a plan's choices to the explicit costs that the simulator runs on.
+// Turns a job, a cluster and a plan's choices into the explicit costs that the simulator runs on.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -21,8 +21,8 @@
 
 namespace geopipe {
 
-// The job as it is planned on the cluster: its states are kept in memory, and its attention is dense, where any site's
-// devices are the host's processors, or say that attention is dense.
+// The job as it is planned on the cluster. Its states are kept in memory only if all sites' devices are the host's
+// processors, and its attention is blocked only if it is on all sites' devices.
 JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster);
 
 // Explicit costs of `plan` (its stages' sites, devices and layers, b, s, ΔN, micro_batches, recompute modes, ZeRO stage
@@ -38,13 +38,14 @@ JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster);
 absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           const Plan& plan);
 
-// What ZeRO 2 and 3 (arXiv 1910.02054) cost: every backward scatters its gradients over the replicas, and with 3 every
-// forward and every backward gathers the weights that it needs, layer by layer, while the layer beside it computes.
-// What that takes longer than the layer's own work is exposed. In a backward both go over the same fabric.
+// Adds the cost of ZeRO 2 and 3 (arXiv 1910.02054): every backward scatters its gradients over the replicas, and with 3
+// every forward and every backward gathers the weights that it needs, layer by layer, while the layer beside it
+// computes. The time beyond the layer's own work is exposed. In a backward both go over the same fabric.
 void AddSharding(const ModelSpec& model, const ExecutionConfig& config, const ReplicaGroup& replicas,
                  ModelCosts& costs);
 
-// What asks cluster and profile, and does not depend on how many layers a stage has nor on what is in flight.
+// The parts of a plan's costs that need cluster and profile, and depend neither on a stage's number of layers nor on
+// the micro-batches in flight.
 struct PlanParts {
   struct Stage {
     ModelCosts costs;  // of an embedding, one layer, a head on the stage's device
@@ -71,16 +72,17 @@ absl::StatusOr<PlanParts> PartsOfPlan(const JobSpec& job, const ClusterSpec& clu
 // The costs of the plan from its parts. InvalidArgument: one is out of range (ValidateCosts).
 absl::StatusOr<PipelineCosts> CostsOfParts(const JobSpec& job, const PlanParts& parts, const Plan& plan);
 
-// What follows a stage's last backward, with the layers of `range`: the reduction of gradients over the replicas as far
+// Time after a stage's last backward, with the layers of `range`: the reduction of gradients over the replicas as far
 // as that backward does not hide it, AdamW, and under ZeRO the gathering of the updated weights. A layer's gradients
-// are reduced as soon as the last micro-batch has added to them, while the backward goes on with the layers before it;
-// so what is exposed is the last bucket, or what the backward is too short for. `memory` is of the parts' own config.
+// are reduced as soon as the last micro-batch has added to them, while the backward continues with the layers before
+// it; so the exposed part is the last bucket, or the excess over the backward's time. `memory` is of the parts' own
+// config.
 int64_t StageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range);
-// A lower bound of that, no less with more layers: nothing but the last bucket is exposed.
+// A lower bound of that, no less with more layers: only the last bucket is exposed.
 int64_t MinStageUpdateNs(const PlanParts& parts, const PlanMemoryModel& memory, size_t stage, const LayerRange& range);
 
-// The costs of the parts with these layers and at most so many micro-batches in flight on the stages, in time linear in
-// the stages (but for the norm's terms, which go from each to each). `memory` is of the parts' own config.
+// The costs of the parts with these layers and at most `in_flight` micro-batches in flight on the stages, in time
+// linear in the stages (but for the norm's terms, which go from each to each). `memory` is of the parts' own config.
 // REQUIRES: one entry per stage.
 PipelineCosts ComposeCosts(const PlanParts& parts, const PlanMemoryModel& memory, std::span<const LayerRange> layers,
                            const std::vector<int64_t>& in_flight, CommMode comm);

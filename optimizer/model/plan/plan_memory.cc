@@ -12,13 +12,13 @@
 namespace geopipe {
 namespace {
 
-// Slots per channel for what goes once an iteration (ChannelsOf in runtime/executor/channels.cc).
+// Slots per channel for messages that are sent once an iteration (ChannelsOf in runtime/executor/channels.cc).
 constexpr int64_t kSlotsPerIteration = 2;
 constexpr int64_t kNormHeaderBytes = 4;
 
 int64_t SliceOf(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
-// Of names that are so much longer.
+// Bytes of the terms of tensors whose names are `longer` characters longer.
 int64_t TermsBytes(const std::vector<ParameterTensor>& tensors, int64_t longer = 0) {
   int64_t bytes = 0;
   for (const ParameterTensor& tensor : tensors) {
@@ -117,7 +117,7 @@ StageMemory StageNeeds::At(const StageFlow& flow) const {
   StageMemory memory = alone;
   memory.transport_bytes =
       TransportBytes(flow) + std::max<int64_t>(0, tied_bytes - flow.here * memory.activation_bytes);
-  // A micro-batch whose W is put off is no longer in flight, and its gradient may still be on its way.
+  // A micro-batch whose W is postponed is no longer in flight, but its gradient may still be on its way.
   memory.weight_grad_bytes += below && !above && flow.comm != CommMode::kBlocking ? message_bytes : 0;
   return memory;
 }
@@ -192,13 +192,13 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
   devices_ = std::ssize(seen);
   if (job.model.tie_word_embeddings && placement.front() != placement.back()) {
     for (StageNeeds* const need : {&places_.front(), &places_.back()}) {
-      // What the rank updates of it.
+      // The exchange covers the part of the embedding that the rank updates.
       const BucketShare share =
           ShareOfBucket(BucketKind::kEmbedding, job.model.vocab_size * job.model.hidden_size / config.tensor,
                         config.data, config.zero_stage);
       need->tied_bytes = kGradientBytes * share.shard;
-      // The slots and the message to send. Without clipping the first stage begins its next iteration as soon as the
-      // other's gradient is there, while its own may still be on its way.
+      // Bytes of the slots and of the message to send. Without clipping the first stage begins its next iteration as
+      // soon as the other's gradient is there, while its own may still be on its way.
       const int64_t messages = need == &places_.front() && !clips_ ? 2 : 1;
       need->exchange_bytes += (kSlotsPerIteration + messages) * need->tied_bytes;
     }
@@ -208,7 +208,7 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
 StageNeeds PlanMemoryModel::Needs(int32_t stage, const LayerRange& range) const {
   StageNeeds need = places_[stage];
   need.alone = LayersOf(stage).Of(range);
-  // Its own terms have no slot here, but a message to each other device, which may be on its way when the next
+  // The device's own terms have no slot here, but a message to each other device, which may be on its way when the next
   // iteration has all its micro-batches in flight.
   need.exchange_bytes += clips_ ? (devices_ - 1 - kSlotsPerIteration) * norm_terms_.Of(range) : 0;
   return need;

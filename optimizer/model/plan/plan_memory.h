@@ -1,6 +1,6 @@
-// Device memory of a plan's stages: what memory_model.h says of a stage by itself, and what its messages take, which
-// follows from how many micro-batches are in flight on it and on the stage before it. A device that runs several stages
-// needs all that they need.
+// Device memory of a plan's stages: that of memory_model.h for a stage by itself, and that of its messages, which
+// depends on the micro-batches in flight on it and on the stage before it. A device that runs several stages needs the
+// sum.
 #pragma once
 
 #include <array>
@@ -23,18 +23,18 @@ namespace geopipe {
 // the job's degrees are the plan's.
 ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan, int32_t pipeline_rank = 0);
 
-// Of each pipeline rank.
+// The mode of each pipeline rank.
 std::vector<Recompute> RecomputeOfRanks(const Plan& plan);
 
-// What a rank holds for the collective operations of its groups (optimizer/model/collective_memory.h).
+// Bytes that a rank holds for the collective operations of its groups (optimizer/model/collective_memory.h).
 int64_t CollectiveBytes(const ModelSpec& model, const ExecutionConfig& config, bool replicas_on_one_node);
-// Wherever the replicas are.
+// The least of them, wherever the replicas are.
 int64_t MinCollectiveBytes(const ModelSpec& model, const ExecutionConfig& config);
 
-// Micro-batches between F and the end of B or I on every stage of `plan`, at most, as its kind's row says.
+// Most micro-batches between F and the end of B or I on every stage of `plan`, as its kind's row says.
 std::vector<int64_t> InFlightOfPlan(const Plan& plan);
 
-// The same of every stage of any schedule, from its lists.
+// The same for every stage of any schedule, from its lists.
 std::vector<int64_t> InFlightOfSchedule(const Schedule& schedule);
 
 // Most micro-batches in flight on a stage and on the one before it (any number for the first stage).
@@ -47,41 +47,41 @@ struct StageFlow {
 // One entry per stage, from the most micro-batches in flight on each.
 std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode comm);
 
-// The memory of a stage that does not depend on what is in flight, and what follows from it.
+// The memory of a stage that does not depend on the micro-batches in flight, and the figures that follow from it.
 struct StageNeeds {
   StageMemory alone;          // transport_bytes is 0
   bool below = false;         // the stage before it is on another device, and exchanges messages with it
   bool above = false;         // the stage after it
   int64_t message_bytes = 0;  // an activation or its gradient; a rank's 1/t slice
-  // Kept for collective operations, norm terms and tied gradients from the first iteration to the last. The first stage
-  // of a device counts what the device has once. Norm terms go from device to device, so it counts those of all stages,
-  // and each stage of it its own less, which it sends instead to each other device.
+  // Bytes kept for collective operations, norm terms and tied gradients from the first iteration to the last. The first
+  // stage of a device counts what the device has once. Norm terms go from device to device, so it counts slots for
+  // those of all stages; each stage of the device counts its own terms as messages to the other devices instead of
+  // slots.
   int64_t exchange_bytes = 0;
   int64_t tied_bytes = 0;  // one tied-embedding gradient, where this stage exchanges it; else 0
 
-  // Boundary messages that the stage holds at once, at most.
+  // Most boundary messages that the stage holds at once.
   //
   // Slots: receives are posted ahead, and a taken one is replaced at once. A boundary has as many in each direction as
-  // micro-batches are in flight on its lower stage (SlotsNeeded in runtime/executor/channels.h).
-  // Sends: kept until acknowledged, and over a long link none may be yet. Activations of the micro-batches in flight
-  // here; gradients of those in flight on the stage before and no longer here, for the stage before goes on only with
-  // what it has acknowledged. What a backward receives stands in place of its own activation's message. A blocking
+  // micro-batches are in flight on its lower stage (SlotsNeeded in runtime/executor/channels.h). Sends: kept until
+  // acknowledged, and over a long link none may be yet: activations of the micro-batches in flight here; gradients of
+  // those in flight on the stage before and no longer here, for the stage before continues only with gradients that it
+  // has acknowledged. The message that a backward receives takes the place of its own activation's message. A blocking
   // stage waits for the acknowledgement of each.
   int64_t BoundaryMessages(const StageFlow& flow) const;
-  // The same of messages alone, whatever activations there are meanwhile: gradients of all micro-batches in flight on
-  // the stage before may be on their way when none is in flight here. A stage between others makes one while it has
-  // another.
+  // Most messages, whatever the activations meanwhile: gradients of all micro-batches in flight on the stage before may
+  // be on their way when none is in flight here. A stage between others makes one while it has another.
   int64_t MostBoundaryMessages(const StageFlow& flow) const;
-  // Of messages, for one more micro-batch in flight here and on the stage before.
+  // Bytes of messages for one more micro-batch in flight here and on the stage before.
   int64_t MoreMessageBytes(const StageFlow& flow) const;
   int64_t TransportBytes(const StageFlow& flow) const {
     return exchange_bytes + BoundaryMessages(flow) * message_bytes;
   }
-  // With transport_bytes filled in, and on the last stage a gradient's message in weight_grad_bytes. When the ends
-  // exchange their tied gradients no micro-batch is in flight; what the exchange needs beyond the activations counts as
-  // transport.
+  // The stage's memory with transport_bytes filled in, and on the last stage a gradient's message in weight_grad_bytes.
+  // No micro-batch is in flight when the ends exchange their tied gradients; bytes of the exchange beyond the
+  // activations count as transport.
   StageMemory At(const StageFlow& flow) const;
-  // Most at once where the backward is not split.
+  // Most bytes at once where the backward is not split.
   int64_t PeakBytes(const StageFlow& flow) const;
 };
 
@@ -112,12 +112,12 @@ class PlanMemoryModel {
   // `placement`: the device of each stage. All devices recompute as `config` says, which is the job's with some b, s,
   // recompute mode and ZeRO stage (MakeExecutionConfig).
   PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement);
-  // Each device as `recompute` says; `collective_bytes` of each, by device, empty: MinCollectiveBytes.
+  // Each device recomputes as `recompute` says; `collective_bytes` of each, by device, empty: MinCollectiveBytes.
   PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement,
                   std::span<const Recompute> recompute, std::span<const int64_t> collective_bytes = {});
 
-  // In constant time. REQUIRES: at least one layer. Only norm terms depend on where the layers begin: by a few bytes,
-  // most from layer 0.
+  // The needs of a stage, in constant time. REQUIRES: at least one layer. Only norm terms depend on where the layers
+  // begin: by a few bytes, most from layer 0.
   StageNeeds Needs(int32_t stage, const LayerRange& range) const;
   // Per tensor-parallel rank.
   int64_t Parameters(const LayerRange& range) const { return LayersOf(0).Parameters(range); }
@@ -138,14 +138,14 @@ class PlanMemoryModel {
   bool clips_ = false;
 };
 
-// One entry per stage. Nothing but stages, b, s, recompute modes and ZeRO stage of `plan` is read.
+// One entry per stage. Reads only stages, b, s, recompute modes and ZeRO stage of `plan`.
 std::vector<StageNeeds> NeedsOfPlan(const JobSpec& job, const Plan& plan);
 
 // Memory of every stage with `in_flight` micro-batches (one number per stage).
 std::vector<StageMemory> MemoryOfStages(const std::vector<StageNeeds>& needs, const std::vector<int64_t>& in_flight,
                                         CommMode comm);
-// With the plan's own schedule, ΔN and comm. Where the backward is not split, static_bytes() and activation_bytes times
-// InFlightOfPlan's make StageNeeds::PeakBytes, which is also the simulator's.
+// Memory of every stage with the plan's own schedule, ΔN and comm. Where the backward is not split, static_bytes() and
+// activation_bytes times InFlightOfPlan add up to StageNeeds::PeakBytes, which is also the simulator's.
 std::vector<StageMemory> MemoryOfPlan(const JobSpec& job, const Plan& plan);
 
 }  // namespace geopipe

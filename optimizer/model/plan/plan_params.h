@@ -1,4 +1,4 @@
-// A plan: what is to be run, where, and what it will cost. Plain values that every layer may see.
+// A plan: what runs where, and its predicted cost. Plain values that every layer may see.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,7 @@ struct StagePlan {
   friend bool operator==(const StagePlan&, const StagePlan&) = default;
 };
 
-// Within the site, or the group of its nodes, of its pipeline rank.
+// A device's place within the site, or the group of its nodes, of its pipeline rank.
 struct DevicePlace {
   int32_t node = 0;    // from 0
   int32_t device = 0;  // on that node
@@ -93,8 +93,8 @@ struct Prediction {
   friend bool operator==(const Prediction&, const Prediction&) = default;
 };
 
-// Per boundary (stages - 1): delta_n at the crossings, else 0.
-// REQUIRES: plan.delta_n has one entry per crossing.
+// ΔN of each boundary (stages - 1): delta_n at the crossings, else 0. REQUIRES: plan.delta_n has one entry per
+// crossing.
 std::vector<int32_t> BoundaryDeltaN(const Plan& plan);
 
 }  // namespace geopipe

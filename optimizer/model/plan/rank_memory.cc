@@ -8,13 +8,13 @@
 namespace geopipe {
 namespace {
 
-// Of one device at most.
+// Most activations of one device.
 struct Activations {
   int64_t kept_bytes = 0;  // of micro-batches between actions
   int64_t bytes = 0;       // with what an action that runs has of its own
 };
 
-// By the bytes that `stages` say each micro-batch keeps.
+// Counts, for each micro-batch, the bytes that `stages` say it keeps.
 Activations MostActivations(const std::vector<Action>& actions, const std::vector<StageMemory>& stages,
                             const std::vector<PassMemory>& passes) {
   int64_t kept = 0;
@@ -46,8 +46,8 @@ Activations MostActivations(const std::vector<Action>& actions, const std::vecto
   return most;
 }
 
-// Of transport alone, whatever activations there are meanwhile. When an iteration ends a message with another rank's
-// norm terms is read, and the other end's tied gradient.
+// Most bytes of transport alone, whatever the activations meanwhile. When an iteration ends, a message with another
+// rank's norm terms is being read, and the other end's tied gradient.
 std::vector<int64_t> MostTransport(const JobSpec& job, const Plan& plan, const std::vector<StageNeeds>& needs,
                                    const std::vector<StageFlow>& flows) {
   const NormTermSizes sizes(job.model);

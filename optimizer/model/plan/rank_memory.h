@@ -1,5 +1,6 @@
-// What each rank of a plan accounts at most, category by category, as its allocator does (runtime/tensor/allocator.h).
-// Categories are not all at their most at once: the peak of all together is no more than their sum.
+// Most bytes that each rank of a plan accounts, category by category, as its allocator does
+// (runtime/tensor/allocator.h). Categories are not all at their most at once: the peak of all together is at most their
+// sum.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,8 @@ struct RankMemory {
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };
 
-// By pipeline rank; all data and tensor ranks of one are alike. REQUIRES: the schedule is of the plan's shape.
+// The memory by pipeline rank; all data and tensor ranks of one are alike. REQUIRES: the schedule is of the plan's
+// shape.
 std::vector<RankMemory> MemoryOfRanks(const JobSpec& job, const Plan& plan, const Schedule& schedule);
 
 }  // namespace geopipe
