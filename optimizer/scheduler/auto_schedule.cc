@@ -32,11 +32,12 @@ namespace {
 
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max();
 
-// Larger pipelines get the best of the starts: the search's tables would not be small any more.
+// Most actions of a pipeline for which the search runs; larger ones get the best of the starts, because the search's
+// tables would be large.
 constexpr int64_t kMaxActions = 1 << 24;
 
-// Targets of the list scheduler to begin with, in thousandths: of the lower bound, those first that are the best most
-// often, and of the shortest list schedule so far, for memory that makes the bound a distant one.
+// Targets of the list scheduler to begin with, in thousandths: of the lower bound, in the order of how often they are
+// best; and of the shortest list schedule so far, for memory that makes the bound a distant one.
 struct Target {
   int64_t per_mille = 0;
   bool of_best = false;
@@ -45,35 +46,34 @@ constexpr std::array<Target, 9> kTargets = {
     {{950}, {1'000}, {1'002}, {1'005}, {1'010}, {1'020}, {1'050}, {980, true}, {995, true}}};
 constexpr std::array<Lookahead, 2> kLookaheads = {Lookahead::kWorstLateness, Lookahead::kAddedLateness};
 
-// Of the evaluations that are left after the list scheduler: for a first try to prove that its schedule is the best,
-// for tuning it, for the search of partial schedules, for the local search, and for another try to prove. What these
-// leave is for a second search of partial schedules, which goes further as those that cannot become better than what is
-// known by then are dropped.
+// Shares of the evaluations that the list scheduler leaves: for a first try to prove its schedule the best, for tuning
+// it, for the search of partial schedules, for the local search, and for another try to prove. The rest is for a second
+// search of partial schedules, which goes further because those that cannot beat the best known by then are dropped.
 constexpr int64_t kFirstProofPercent = 5;
 constexpr int64_t kTuningPercent = 42;
 constexpr int64_t kStatesPercent = 8;
 constexpr int64_t kLocalPercent = 5;
 constexpr int64_t kLastProofPercent = 40;
 
-// Of the tuning: a list schedule costs about as much as timing so many, a few dozen are always tried, and after so many
-// it starts afresh.
+// Limits of the tuning: the cost of a list schedule in schedules timed, the lists that are always tried, and the lists
+// after which it starts afresh.
 constexpr int64_t kEvaluationsPerList = 4;
 constexpr int64_t kMinTunedLists = 36;
 constexpr int64_t kTunedListsPerRound = 150;
-// What a change may cost at the beginning of a round, in thousandths; nothing at its end.
+// Greatest cost of a change at the beginning of a round, in thousandths; at its end it is 0.
 constexpr int64_t kTuningPerMille = 4;
 
-// Fewer partial schedules for each action are not worth the trouble.
+// Fewest partial schedules for each action that are worth the trouble.
 constexpr int64_t kMinStatesPerAction = 4;
 
 constexpr int64_t kRounds = 3;  // of the local search
 constexpr int64_t kThresholdPerMillion = 700;
 
-// Of EvaluationsWithin: enough for the starts and the first targets, and more than any search still gains from.
+// Limits of EvaluationsWithin: enough for the starts and the first targets, and more than any search still gains from.
 constexpr int64_t kFewestEvaluations = 40;
 constexpr int64_t kMaxEvaluations = 40'000;
 
-// A start this much worse than what the list scheduler built is not worth improving.
+// Percentage of the list schedule from which on a start is not worth improving.
 constexpr int64_t kHopelessPercent = 102;
 
 class AutoSearch {
@@ -113,7 +113,7 @@ class AutoSearch {
     int64_t end_ns = kNone;  // of the last action
   };
 
-  // Whether static memory alone fits everywhere.
+  // True when static memory alone fits everywhere.
   bool HasRoom() const {
     return std::all_of(instance_.room_bytes.begin(), instance_.room_bytes.end(),
                        [](int64_t room_bytes) { return room_bytes >= 0; });
@@ -148,7 +148,8 @@ class AutoSearch {
       result_.start = i;
     }
     Sequences sequences;
-    // As turns a full backward is I and W, which take more memory between them where W keeps more than an activation.
+    // A full backward counts as I and W in sequences, which need more memory between them if W keeps more than an
+    // activation.
     if (result_.start.has_value() && ToSequences(instance_, result_.schedule, sequences) &&
         Fits(instance_, sequences)) {
       pool_.push_back({std::move(sequences), result_.iteration_ns});
@@ -201,7 +202,8 @@ class AutoSearch {
 
   bool ListsEnd() { return list_.iteration_ns <= enough_ns_ - costs_.epilogue_ns || Spent(); }
 
-  // Its end of the last action; kNone: memory left no way to go on, or it would be over the limit.
+  // Builds and offers a list schedule. Returns the end of its last action; kNone: memory left nothing to run, or it
+  // would exceed the limit.
   int64_t TryList(ListScheduler& scheduler, SequenceTimer& timer, const ListOptions& options) {
     if (!scheduler.Build(options)) {
       return kNone;
@@ -216,8 +218,8 @@ class AutoSearch {
     return end_ns;
   }
 
-  // In rounds, each from the best list schedule that was not tuned. A change that makes it longer is kept when it costs
-  // less than a random threshold that shrinks.
+  // Tunes in rounds, each from the best list schedule that was not tuned. A change that makes it longer is kept when it
+  // costs less than a random threshold that shrinks.
   void TuneLists(SequenceTimer& timer, int64_t evaluations) {
     if (plain_.end_ns == kNone) {
       return;
@@ -241,7 +243,7 @@ class AutoSearch {
     }
   }
 
-  // To begin the local search with, instead of the best start where that is hopeless.
+  // Adds the list schedule to the local search's starting points, instead of the best start if that is hopeless.
   void TakeList() {
     if (list_.iteration_ns == kNone) {
       return;
@@ -252,7 +254,7 @@ class AutoSearch {
     pool_.insert(pool_.begin(), Found{list_.sequences, list_ns});
   }
 
-  // When the last action ends; for other modes than non-blocking as the simulator says.
+  // End of the last action; for other modes than non-blocking as the simulator says.
   int64_t Time(SequenceTimer& timer, const Sequences& sequences) {
     return costs_.comm == CommMode::kNonBlocking ? timer.Run(sequences) : Offer(sequences);
   }
@@ -290,7 +292,7 @@ class AutoSearch {
     if (Enough() || Spent()) {
       return;
     }
-    // Less one evaluation, because the last partial schedules may be a few too many.
+    // One evaluation is kept back, because the last partial schedules may be a few too many.
     const RelaxedBound relaxed = FindRelaxedBound(costs_, {.known_ns = result_.iteration_ns - costs_.epilogue_ns,
                                                            .actions = ActionsOf(evaluations - 1),
                                                            .stop = options_.stop});
@@ -298,7 +300,7 @@ class AutoSearch {
     SpendActions(relaxed.actions);
   }
 
-  // Of all stages: as many partial schedules at a time as the evaluations allow.
+  // Searches partial schedules of all stages: as many at a time as the evaluations allow.
   void SearchStates(SequenceTimer& timer, int64_t evaluations) {
     const int64_t states = ActionsOf(evaluations - 1) / ActionsPerState(static_cast<size_t>(costs_.shape.stages));
     if (Enough() || Spent() || states < kMinStatesPerAction * instance_.ActionCount()) {
@@ -323,14 +325,14 @@ class AutoSearch {
         sequences[instance_.device_of[stage]].push_back(WorkOf(stage, phase));
       }
     }
-    // Not where links are shared, or W keeps more than an activation: the search looks away from both.
+    // The search ignores shared links and a W that keeps more than an activation, so its result may not fit or run.
     if (Fits(instance_, sequences) && timer.Run(sequences) != SequenceTimer::kDeadlock) {
       const int64_t iteration_ns = Offer(sequences);
       pool_.insert(pool_.begin(), Found{std::move(sequences), iteration_ns});
     }
   }
 
-  // In rounds: one from each that was found so far, then from the best.
+  // Searches in rounds: one from each schedule found so far, then from the best.
   void SearchLocally(SequenceTimer& timer, int64_t evaluations) {
     LocalSearch search(instance_, timer);
     const int64_t end = std::min(options_.evaluations, result_.evaluations + std::max<int64_t>(1, evaluations));

@@ -29,7 +29,7 @@ Deadlines::Deadlines(const Instance& instance)
   }
 }
 
-// Of a stage that has its device for itself.
+// Limits a stage that has its device for itself.
 void Deadlines::LimitByMemory(int32_t c) {
   Stage& stage = stages_[c];
   const int64_t room_bytes = instance_.room_bytes[instance_.device_of[c]];
@@ -39,20 +39,20 @@ void Deadlines::LimitByMemory(int32_t c) {
     return;
   }
   const int64_t micro_batches = instance_.micro_batches;
-  // At least one: with less room no schedule exists, which is not for a deadline to say.
+  // At least one: with less room no schedule exists, which a deadline cannot report.
   stage.held = static_cast<int32_t>(std::clamp<int64_t>(room_bytes / activation_bytes, 1, micro_batches));
   if (kept_bytes > 0) {
     const int64_t beside_last = std::max<int64_t>(room_bytes - std::max(activation_bytes, kept_bytes), 0) / kept_bytes;
     stage.deferred = static_cast<int32_t>(std::min(beside_last + 1, micro_batches));
   }
   if (room_bytes - stage.held * activation_bytes < kept_bytes) {
-    // Its W, or else the next I.
+    // Time of its W, or else of the next I.
     stage.release_ns = std::min(Duration(c, Phase::kWeight), Duration(c, Phase::kInput));
   }
 }
 
-// When a message must enter its link for the action that waits for it to start by `latest_start_ns`, and for the one
-// behind it (the last that was asked for) to enter in time too.
+// Latest time at which a message must enter its link so that the action waiting for it can start by `latest_start_ns`,
+// and the message behind it (that of the last call) can enter in time too.
 int64_t Deadlines::LatestEntry(int32_t output, int64_t latest_start_ns) {
   const OutputRoute& route = instance_.routes[output];
   int64_t& entry_ns = latest_entry_ns_[output];
@@ -66,7 +66,7 @@ void Deadlines::ComputeInput(int32_t c, int32_t j, int64_t target_ns, int64_t ea
   const int64_t input_ns = Duration(c, Phase::kInput);
   const int64_t weight_ns = Duration(c, Phase::kWeight);
   const int32_t m = instance_.micro_batches;
-  // Forwards that have to wait for this or a later I, and weight gradients that cannot be left for the end.
+  // Forwards that have to wait for this or a later I, and weight gradients that cannot be postponed to the end.
   const int64_t forwards_ns = std::max(0, m - j - stage.held) * forward_ns;
   const int64_t weights_ns = std::max(0, m - j - stage.deferred) * weight_ns;
   int64_t latest_ns = target_ns - std::max(stage.way_out_ns, weight_ns) - input_ns;

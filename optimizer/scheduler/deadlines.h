@@ -1,8 +1,8 @@
 // Latest starts: when each forward and each input gradient must start at the latest for the iteration to end by a
-// target, as far as necessary conditions tell. What must follow on the same device counts as work, what must follow
-// elsewhere as the way through the pipeline, and memory couples them: a device that holds at most k activations cannot
-// start the forward of micro-batch j + k before the input gradient of j has ended, and one that can put off at most d
-// weight gradients must run the others before its last input gradient.
+// target, by necessary conditions. Later actions on the same device count as work, those elsewhere as the way through
+// the pipeline, and memory couples them: a device that holds at most k activations cannot start the forward of
+// micro-batch j + k before the input gradient of j has ended, and one that can postpone at most d weight gradients must
+// run the others before its last input gradient.
 #pragma once
 
 #include <cstdint>
@@ -18,17 +18,17 @@ class Deadlines {
   // REQUIRES: `instance` outlives this.
   explicit Deadlines(const Instance& instance);
 
-  // `earlier_ns` ([work], F and I; may be negative): how much sooner than necessary each action of a kind shall start,
-  // which adds up along everything that leads to it. Linear in the number of actions.
+  // Computes the latest starts. `earlier_ns` ([work], F and I; may be negative): how much sooner than necessary each
+  // action of a kind shall start, which adds up along all actions that lead to it. Linear in the number of actions.
   void Compute(int64_t target_ns, std::span<const int64_t> earlier_ns);
 
-  // After Compute; F and I only. May be negative: then the target cannot be met.
+  // Latest start of an F or I. REQUIRES: Compute was called. May be negative: then the target cannot be met.
   int64_t LatestStartNs(WorkIndex work, int32_t micro_batch) const {
     return latest_start_ns_[instance_.Index(work, micro_batch)];
   }
 
  private:
-  // What holds for all micro-batches of a stage.
+  // Limits that are alike for all micro-batches of a stage.
   struct Stage {
     int64_t way_out_ns = 0;          // after I: the least until the iteration ends
     int64_t device_work_ns = 0;      // per micro-batch, on its device: all that must follow the start of F

@@ -10,7 +10,7 @@
 namespace geopipe {
 namespace {
 
-// Without a memory model nothing is ever full.
+// Room without a memory model: never full.
 constexpr int64_t kBoundlessBytes = std::numeric_limits<int64_t>::max() / 4;
 
 OutputRoute MakeOutputRoute(const Route& route, int32_t consumer) {

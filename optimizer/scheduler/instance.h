@@ -1,6 +1,6 @@
 // The costs of a pipeline arranged for building schedules: every stage has up to three kinds of work (F, I, W), and of
-// each kind its device runs one per micro-batch, in micro-batch order. A schedule is then, for each device, nothing but
-// the order in which the kinds take turns.
+// each kind its device runs one per micro-batch, in micro-batch order. A schedule is then, for each device, just the
+// order in which the kinds alternate.
 #pragma once
 
 #include <cstdint>
@@ -29,7 +29,7 @@ constexpr Phase PhaseOf(WorkIndex work) { return static_cast<Phase>(work % kPhas
 // [device][position]: the n-th entry of one kind is its micro-batch n.
 using Sequences = std::vector<std::vector<WorkIndex>>;
 
-// How one kind of output (activations or input gradients of a stage) reaches who waits for it.
+// The way of one kind of output (activations or input gradients of a stage) to the device that waits for it.
 struct OutputRoute {
   int32_t fifo = -1;     // -1: it is there at once
   bool ordered = true;   // false: several devices feed the FIFO
@@ -66,18 +66,18 @@ struct Instance {
   int64_t DeviceWorkNs(int32_t device) const;
 };
 
-// Messages are non-blocking whatever costs.comm says: the other modes are not what is scheduled for.
-// REQUIRES: ValidateCosts(costs).ok().
+// Messages are non-blocking whatever costs.comm says: schedules are made for no other mode. REQUIRES:
+// ValidateCosts(costs).ok().
 Instance MakeInstance(const PipelineCosts& costs);
 
 // The schedule that runs `sequences`.
 Schedule ToSchedule(const Instance& instance, const PipelineShape& shape, const Sequences& sequences);
 
-// The turns that `schedule` takes, a full backward as I and W where the costs can be split. False if its forwards are
-// not in micro-batch order or it is lowered: it has no such form. REQUIRES: Validate(schedule).ok(), for this shape.
+// Turns `schedule` into sequences, a full backward as I and W if the costs can be split. False if its forwards are not
+// in micro-batch order or it is lowered: it has no such form. REQUIRES: Validate(schedule).ok(), for this shape.
 bool ToSequences(const Instance& instance, const Schedule& schedule, Sequences& sequences);
 
-// Whether every device stays within its room.
+// True when every device stays within its room.
 bool Fits(const Instance& instance, const Sequences& sequences);
 
 }  // namespace geopipe

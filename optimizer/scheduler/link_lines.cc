@@ -9,10 +9,10 @@
 namespace geopipe {
 namespace {
 
-// Of a link with more boundaries, only all of them together make a line: there would be very many.
+// Number of boundaries of a link from which on only all of them together make a line: there would be very many.
 constexpr size_t kMaxMembers = 8;
 
-// Boundaries next to each other in a list of those that share one direction of a link; first < last.
+// A run of adjacent boundaries in the list of those that share one direction of a link; first < last.
 struct Group {
   int32_t first = 0;
   int32_t last = 0;
@@ -69,7 +69,7 @@ std::vector<LinkLines> FindLinkLines(const PipelineCosts& costs, const std::vect
     for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
       const StagePath& at = paths[stage];
       LinkLines& here = lines[stage];
-      // From the end of I of the first boundary's lower stage, and of the stage itself, on.
+      // Time from the end of I of the first boundary's lower stage, and of the stage itself, to the end.
       const int64_t out_ns = costs.input_grad_ns[group.first] + near_first.way_out_ns;
       const int64_t own_ns = costs.input_grad_ns[stage];
       if (stage > group.last) {

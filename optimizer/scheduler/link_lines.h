@@ -1,8 +1,8 @@
-// What boundaries that share one direction of a link cost each other, at least, in every schedule.
+// Lower bounds, for every schedule, on the time that boundaries cost each other by sharing one direction of a link.
 //
 // Before the n-th F of a stage starts, n messages have passed each of the boundaries below it. Those that share a link
 // were on it one after the other, n * (sum of their serializations), since the first F below ended, and the last of
-// them has its way to go still. The same holds for the I that come down, and, seen from the end of the iteration, for
+// them then still has to travel. The same holds for the I that come down, and, seen from the end of the iteration, for
 // the messages of the last micro-batches.
 #pragma once
 
@@ -21,10 +21,10 @@ struct LinkLine {
 };
 
 struct LinkLines {
-  // From the start of the iteration to the start of the n-th F, and I, that starts.
+  // Time from the start of the iteration to the start of the n-th F, and I, that starts.
   std::vector<LinkLine> forward_heads;
   std::vector<LinkLine> input_heads;
-  // From the start of the n-th last F, and I, to the end of the iteration.
+  // Time from the start of the n-th last F, and I, to the end of the iteration.
   std::vector<LinkLine> forward_tails;
   std::vector<LinkLine> input_tails;
 };
@@ -32,8 +32,8 @@ struct LinkLines {
 // Greatest of `lines` for n micro-batches; 0 if there is none.
 int64_t GreatestNs(const std::vector<LinkLine>& lines, int64_t n);
 
-// Per stage; without lines where no link is shared. `paths` are ShortestPaths(costs).
-// REQUIRES: ValidateCosts(costs).ok().
+// The lines of each stage; none where no link is shared. `paths` are ShortestPaths(costs). REQUIRES:
+// ValidateCosts(costs).ok().
 std::vector<LinkLines> FindLinkLines(const PipelineCosts& costs, const std::vector<StagePath>& paths);
 
 }  // namespace geopipe

@@ -89,7 +89,7 @@ void ListScheduler::SetWake(int32_t device, int64_t at_ns) {
   }
 }
 
-// The first of those that wake first.
+// The first of the devices that wake first.
 int32_t ListScheduler::NextAwake() const {
   size_t node = 1;
   while (node < first_leaf_) {
@@ -99,7 +99,7 @@ int32_t ListScheduler::NextAwake() const {
   return static_cast<int32_t>(node - first_leaf_);
 }
 
-// A device that is busy decides when it ends.
+// Wakes a device for an arrival, unless it is busy: then it decides when it ends its action.
 void ListScheduler::Arrive(int32_t device, int64_t at_ns) {
   if (!devices_[device].busy && at_ns < WakeNs(device)) {
     SetWake(device, at_ns);
@@ -114,7 +114,7 @@ void ListScheduler::AddCandidate(WorkIndex work, int64_t ready_ns, int64_t lates
   }
 }
 
-// Everything that memory allows and that is there, or on its way with a known arrival.
+// Finds the actions that memory allows and whose input is there, or on its way with a known arrival.
 void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
   ready_.clear();
   coming_.clear();
@@ -150,7 +150,7 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
     const WorkIndex weight = WorkOf(stage, Phase::kWeight);
     const int32_t j = next_[weight];
     if (j < next_[WorkOf(stage, Phase::kInput)]) {
-      // All W that are left have to run; one that makes room is as urgent as what waits for that.
+      // All remaining W have to run; one that makes room is as urgent as the action that waits for the room.
       const int64_t duration_ns = instance_.duration_ns[weight];
       const int64_t latest_ns = options_.target_ns - (instance_.micro_batches - j) * duration_ns;
       const int64_t room_latest_ns = barred_latest_ns == kNever ? kNever : barred_latest_ns - duration_ns;
@@ -159,8 +159,8 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
   }
 }
 
-// Whether to wait for `coming` rather than run `ready` and be late for it. `slack_ns`: how long the device may stand
-// still and still end by the target.
+// True when waiting for `coming` is better than running `ready` and being late for it. `slack_ns`: time that the device
+// may stand still and still end by the target.
 bool ListScheduler::WaitsBetter(const Candidate& ready, const Candidate& coming, int64_t now_ns,
                                 int64_t slack_ns) const {
   const int64_t end_ns = now_ns + instance_.duration_ns[ready.work];
@@ -171,7 +171,7 @@ bool ListScheduler::WaitsBetter(const Candidate& ready, const Candidate& coming,
   const int64_t idle_ns = coming.ready_ns - now_ns;
   const int64_t after_ns = coming.ready_ns + instance_.duration_ns[coming.work];
   const int64_t ready_late_ns = std::max<int64_t>(0, after_ns - ready.latest_ns);
-  // What neither choice can avoid.
+  // Lateness that neither choice can avoid.
   const int64_t coming_anyway_ns = std::max<int64_t>(0, coming.ready_ns - coming.latest_ns);
   const int64_t ready_anyway_ns = std::max<int64_t>(0, now_ns - ready.latest_ns);
   if (options_.lookahead == Lookahead::kAddedLateness) {
@@ -202,7 +202,7 @@ void ListScheduler::Decide(int32_t device, int64_t now_ns) {
   }
 }
 
-// Whether what must follow the next action of this kind ends after the limit.
+// True when actions that must follow the next one of this kind end after the limit.
 bool ListScheduler::IsTooLate(int32_t device, WorkIndex work, int64_t now_ns) const {
   if (now_ns > options_.limit_ns - devices_[device].left_ns) {
     return true;

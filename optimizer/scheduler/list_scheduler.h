@@ -1,10 +1,10 @@
-// Builds a schedule by running the pipeline from its start: whenever a device is free, it takes the most urgent of what
-// it could run, or waits for something more urgent that is known to arrive while that would run.
+// Builds a schedule by running the pipeline from its start: whenever a device is free, it takes the most urgent action
+// that it could run, or waits for a more urgent one whose input is known to arrive while that would run.
 //
 // Urgency is the latest start for a target (deadlines.h), so a device that must never stand still fills every gap with
-// weight gradients, while one with time to spare keeps itself free for what others wait for. Forwards run ahead as far
-// as memory lets them. Messages take their turn on the links as in the simulator; only where several devices feed one
-// FIFO is an arrival an estimate until its message has entered, so the simulator's times are the ones that count.
+// weight gradients, while one with time to spare keeps itself free for actions that others wait for. Forwards run ahead
+// as far as memory lets them. Messages take their turn on the links as in the simulator; only where several devices
+// feed one FIFO is an arrival an estimate until its message has entered, so the simulator's times are decisive.
 #pragma once
 
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace geopipe {
 
-// How waiting for what is about to arrive is weighed against running something else first.
+// The criterion for waiting for an action that is about to become ready instead of running another first.
 enum class Lookahead : uint8_t {
   kWorstLateness,  // by the greater lateness of the two
   kAddedLateness,  // by what each adds to the lateness of the other
@@ -26,9 +26,9 @@ struct ListOptions {
   int64_t target_ns = 0;  // end of the last action that is aimed at
   Lookahead lookahead = Lookahead::kWorstLateness;
   // [work], F and I; may be negative: how much sooner than necessary each action of a kind shall start (Deadlines).
-  // Empty: none.
+  // Empty: not at all.
   std::vector<int64_t> earlier_ns = {};
-  // Nothing that ends later is wanted.
+  // Greatest end of interest; a build that must exceed it fails.
   int64_t limit_ns = std::numeric_limits<int64_t>::max();
 };
 
@@ -37,15 +37,15 @@ class ListScheduler {
   // REQUIRES: `instance` outlives this.
   explicit ListScheduler(const Instance& instance);
 
-  // False if the last action would end after the limit, or if memory left no way to go on: with several stages on a
-  // device a forward is run only if room remains for the stages behind it, which fails in the tightest memory. The
-  // result is then unspecified. Reuses its memory.
+  // Builds a schedule. False if the last action would end after the limit, or if memory left nothing to run: with
+  // several stages on a device a forward is run only if room remains for the stages behind it, which fails in the
+  // tightest memory. The result is then unspecified. Reuses its memory.
   bool Build(const ListOptions& options);
 
-  // Of the last Build that returned true: within memory, free of deadlock.
+  // Sequences of the last Build that returned true: within memory, free of deadlock.
   const Sequences& sequences() const { return sequences_; }
-  // Of the same: when its last action ended. A device may have waited for what came later than was estimated, so the
-  // sequences may end earlier.
+  // End of their last action. A device may have waited for a message that came later than estimated, so the sequences
+  // may end earlier.
   int64_t end_ns() const { return end_ns_; }
 
  private:
@@ -77,16 +77,16 @@ class ListScheduler {
   const Instance& instance_;
   Deadlines deadlines_;
   Deadlines last_calls_;  // for an end at 0, nothing sooner than necessary: how long before the end each action starts
-  // [stage]: what F leaves room for: F of the stages behind it on its device, and the next I of any, where that keeps
-  // more for W than F did. W frees all of it, so an I that has to wait for room waits for W only.
+  // [stage]: bytes that F leaves free: for F of the stages behind it on its device, and for the next I of any that
+  // keeps more for W than F did. W frees all of it, so an I that has to wait for room waits for W only.
   std::vector<int64_t> reserve_bytes_;
   ListOptions options_;
   std::vector<int64_t> arrival_ns_;    // [output][micro-batch]; -1: not known yet
   std::vector<int64_t> fifo_free_ns_;  // [fifo]
   std::vector<int32_t> next_;          // [work]: micro-batch
   std::vector<Device> devices_;
-  // Of each device, when it next has something to decide: it ends, or something arrives. Leaves of a tree of minima,
-  // whose root is at 1.
+  // Time at which each device next decides: it ends an action, or a message arrives. Leaves of a tree of minima, whose
+  // root is at 1.
   size_t first_leaf_ = 1;
   std::vector<int64_t> wake_ns_;
   std::vector<int32_t> awake_;

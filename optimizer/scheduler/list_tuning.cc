@@ -7,15 +7,15 @@ namespace geopipe {
 namespace {
 
 constexpr uint64_t kMaxChanges = 4;
-// One change in so many is to the target, one to the lookahead, one to the urgency of everything.
+// One in this many changes is to the target, one to the lookahead, one to the urgency of everything.
 constexpr uint64_t kChangesPerKind = 10;
-// The target moves by up to such a part of it, halved up to so many times.
+// The target moves by up to this fraction of it, halved a random number of times.
 constexpr int64_t kTargetPart = 16;
 constexpr uint64_t kTargetHalvings = 7;
-// One urgency moves by up to the work of a micro-batch on its device, halved up to so many times.
+// One urgency moves by up to the work of a micro-batch on its device, halved a random number of times.
 constexpr uint64_t kUrgencyHalvings = 3;
 
-// Up to `most_ns`, halved up to `halvings` times, sooner or later.
+// A shift, sooner or later, of up to `most_ns`, halved up to `halvings` times.
 int64_t RandomShiftNs(int64_t most_ns, uint64_t halvings, Prng& prng) {
   const int64_t halved_ns = most_ns >> prng.Below(halvings + 1);
   return prng.Between(-halved_ns, halved_ns);

@@ -1,7 +1,7 @@
-// Looks for better list schedules by changing what the list scheduler goes by, not the schedules themselves (problem
-// space search: Storer, Wu and Vaccari, Management Science 1992). A device runs its kinds of work in one rhythm over
-// all micro-batches, and one change of urgency changes that rhythm; a local search has to make the same change for
-// every micro-batch before any of it pays.
+// Looks for better list schedules by changing the parameters of the list scheduler, not the schedules themselves
+// (problem space search: Storer, Wu and Vaccari, Management Science 1992). A device runs its kinds of work in one
+// rhythm over all micro-batches, and one change of urgency changes that rhythm; a local search has to make the same
+// change for every micro-batch before any of it pays off.
 #pragma once
 
 #include "optimizer/scheduler/instance.h"
@@ -10,9 +10,9 @@
 
 namespace geopipe {
 
-// `options` with a few random changes: to the target, to how waiting is weighed, or to how much sooner than necessary
-// the forwards or the input gradients of a stage shall start. Its earlier_ns has an entry for each kind of work.
-// REQUIRES: options.target_ns >= 0.
+// `options` with a few random changes: to the target, to the lookahead, or to how much sooner than necessary the
+// forwards or the input gradients of a stage shall start. Its earlier_ns has an entry for each kind of work. REQUIRES:
+// options.target_ns >= 0.
 ListOptions Retuned(const Instance& instance, ListOptions options, Prng& prng);
 
 }  // namespace geopipe

@@ -14,20 +14,20 @@ constexpr int32_t kTriesPerChange = 8;    // before giving up finding a change t
 constexpr uint64_t kLongestMove = 4;      // positions
 constexpr int64_t kThresholdSteps = 256;  // of the cooling
 
-// Random, of mean about `scale`, and like an exponential distribution: each further `scale` is half as likely.
+// A random threshold of mean about `scale`, nearly exponentially distributed: each further `scale` is half as likely.
 int64_t RandomThreshold(int64_t scale_ns, Prng& prng) {
   const int doublings = std::countr_zero(prng.Next() | (uint64_t{1} << 20));
   return scale_ns * doublings + static_cast<int64_t>(prng.Below(static_cast<uint64_t>(scale_ns) + 1));
 }
 
-// From `first` down to first / kCooling, geometrically, in steps.
+// A threshold that falls from `first` to first / kCooling, geometrically, in steps.
 class Cooling {
  public:
   Cooling(int64_t first_ns, int64_t evaluations)
       : first_ns_(first_ns), evaluations_(std::max<int64_t>(1, evaluations)) {}
 
   int64_t At(int64_t evaluation) const {
-    // 2^(-x * log2(kCooling)), its exponent in 1 / 256ths; between powers of two a straight line.
+    // 2^(-x * log2(kCooling)), with the exponent in 256ths; linear between powers of two.
     const int64_t done = evaluation * kThresholdSteps / evaluations_;
     constexpr int64_t kLog2Cooling256 = 1701;  // 256 * log2(100)
     const int64_t exponent = done * kLog2Cooling256 / kThresholdSteps;
@@ -71,7 +71,7 @@ int64_t LocalSearch::BytesBefore(Place place) const {
   return place.position == 0 ? 0 : tracks_[place.device].bytes[place.position - 1];
 }
 
-// Whether the action at `place` may run before the one that precedes it.
+// True when the action at `place` may run before the one that precedes it.
 bool LocalSearch::MayPass(Place place) const {
   const WorkIndex before = current_[place.device][place.position - 1];
   const WorkIndex work = current_[place.device][place.position];
@@ -80,8 +80,8 @@ bool LocalSearch::MayPass(Place place) const {
   }
   const std::vector<int32_t>& micro_batch = tracks_[place.device].micro_batch;
   if (micro_batch[place.position - 1] == micro_batch[place.position]) {
-    // Of one micro-batch: a stage runs F, I, W in this order, and neighbouring stages on one device wait for each
-    // other.
+    // Actions of one micro-batch: a stage runs F, I, W in this order, and neighbouring stages on one device wait for
+    // each other.
     const bool same_phase = PhaseOf(before) == PhaseOf(work);
     const int32_t step = StageOf(work) - StageOf(before);
     if (step == 0 || (same_phase && PhaseOf(work) == Phase::kForward && step == 1) ||
@@ -122,8 +122,8 @@ LocalSearch::Place LocalSearch::ProducerOf(int64_t output) const {
   return {instance_.device_of[stage], positions_[instance_.Index(work, micro_batch)]};
 }
 
-// Follows one longest path back from the end: from an action to what it started after, its input (and the messages in
-// front of it) or the action before it on its device. Where both ended at its start, either.
+// Follows one longest path back from the end: from an action to the one it started after, that of its input (and the
+// messages in front of it) or the one before it on its device. If both ended at its start, either.
 void LocalSearch::FindWaits(Prng& prng) {
   waits_.clear();
   Place place{timer_.last_device(), static_cast<int32_t>(current_[timer_.last_device()].size()) - 1};

@@ -31,7 +31,7 @@ class LocalSearch {
   // REQUIRES: `sequences` run, within memory. Returns how many sequences were timed.
   int64_t Run(const Sequences& sequences, const LocalSearchOptions& options, Prng& prng);
 
-  // The best that the last Run met, and its end of the last action.
+  // The best sequences that the last Run met, and the end of their last action.
   const Sequences& best() const { return best_; }
   int64_t best_ns() const { return best_ns_; }
 
@@ -40,7 +40,7 @@ class LocalSearch {
     int32_t device = 0;
     int32_t position = 0;
   };
-  // Of each action: how much memory its device holds after it, and which micro-batch it is.
+  // The micro-batch of each action, and the memory that its device holds after it.
   struct Track {
     std::vector<int32_t> micro_batch;  // [position]
     std::vector<int64_t> bytes;        // [position]

@@ -41,7 +41,7 @@ std::vector<Schedule> MakeNamedStarts(const PipelineCosts& costs) {
   const auto add_if = [&](auto wanted, std::span<const int32_t> delta_n) {
     for (const ScheduleRow& row : kSchedules) {
       if (wanted(row)) {
-        // An error says that the rule is not defined for this shape or for these costs.
+        // An error only says that the rule is not defined for this shape or for these costs.
         absl::StatusOr<Schedule> schedule = MakeSchedule(row.kind, costs.shape, delta_n, schedule_costs);
         if (schedule.ok() && std::ranges::find(starts, *schedule) == starts.end()) {
           starts.push_back(*std::move(schedule));

@@ -8,7 +8,7 @@
 namespace geopipe {
 namespace {
 
-// Without memory nothing is ever full.
+// Room without a memory model: never full.
 constexpr int64_t kBoundlessRoomBytes = std::numeric_limits<int64_t>::max() / 4;
 constexpr auto kF = static_cast<size_t>(Phase::kForward);
 constexpr auto kI = static_cast<size_t>(Phase::kInput);
@@ -19,7 +19,7 @@ int64_t OccupiesNs(const PipelineCosts& costs, int32_t boundary) {
   return carries ? costs.boundaries[boundary].serialization_ns : 0;
 }
 
-// Through the boundaries `from` to `to` and the stages between them, whose actions last `work_ns`.
+// The way through the boundaries `from` to `to` and the stages between them, whose actions last `work_ns`.
 ReducedWay WayThrough(const PipelineCosts& costs, int32_t from, int32_t to, const std::vector<int64_t>& work_ns) {
   ReducedWay way;
   int64_t total_ns = 0;
@@ -32,7 +32,7 @@ ReducedWay WayThrough(const PipelineCosts& costs, int32_t from, int32_t to, cons
   return way;
 }
 
-// Up from `stage` to the last one, and back.
+// The way up from `stage` to the last one, and back.
 ReducedWay WayAround(const PipelineCosts& costs, int32_t stage, const StagePath& path) {
   ReducedWay way;
   for (int32_t above = stage + 1; above < costs.shape.stages; ++above) {
@@ -67,7 +67,7 @@ ReducedStage MakeStage(const PipelineCosts& costs, int32_t stage, bool split) {
     made.deferred = static_cast<int32_t>(std::min(beside_last + 1, micro_batches));
   }
   if (made.room_bytes - made.held * made.activation_bytes < made.kept_bytes) {
-    // Its W, or else the next I.
+    // Time of its W, or else of the next I.
     made.release_ns = std::min(made.work_ns[kI], made.work_ns[kW]);
   }
   return made;
@@ -105,7 +105,8 @@ class Tails {
  private:
   static int64_t Total(const ReducedWay& way) { return way.occupies_ns + way.travels_ns; }
 
-  // `after_ns`: from the arrival of an output on. With those behind it, which leave one after the other.
+  // Time from entering the way to the end, given `after_ns` from the arrival on, and the outputs behind it, which leave
+  // one after the other.
   static int64_t Entry(const ReducedWay& way, int64_t after_ns, bool last, int64_t& entry_ns) {
     entry_ns = std::max(Total(way) + after_ns, last ? 0 : way.occupies_ns + entry_ns);
     return entry_ns;
@@ -116,7 +117,7 @@ class Tails {
     const auto& [forward_ns, input_ns, weight_ns] = stage.work_ns;
     const int32_t left = pipeline_.micro_batches - j;
     const bool last = left == 1;
-    // F that have to wait for this or a later I, and W that cannot be left for the end.
+    // F that have to wait for this or a later I, and W that cannot be postponed to the end.
     const int64_t barred_ns = std::max(0, left - stage.held) * forward_ns;
     const int64_t undeferred_ns = std::max(0, left - stage.deferred) * weight_ns;
     int64_t tail_ns =
@@ -163,7 +164,7 @@ class Tails {
   std::vector<int64_t> input_entry_ns_;
 };
 
-// From what releases alone say to what follows from them along the pipeline and through memory.
+// Raises the releases by their consequences along the pipeline and through memory.
 class Heads {
  public:
   explicit Heads(ReducedPipeline& pipeline)

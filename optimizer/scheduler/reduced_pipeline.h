@@ -1,11 +1,11 @@
-// A pipeline in which only some stages take up their devices: the others let every micro-batch through as soon as it
+// A pipeline in which only some stages occupy their devices: the others let every micro-batch through as soon as it
 // comes, one after the other, and have all the memory they want. Every schedule of the whole pipeline is one of the
-// reduced pipeline that ends no later, so what no schedule of the reduced one can do, none of the whole one can.
+// reduced pipeline that ends no later, so a bound on all schedules of the reduced one holds for the whole one.
 //
-// Links are private to their boundaries, which makes nothing later either, but for what sharing them costs in any case
-// (link_lines.h). Micro-batches are alike, so the n-th action
-// of a kind that a stage starts may as well be that of micro-batch n: the n-th that arrives is there no later. A full
-// backward is I followed at once by W: it holds no less memory for no shorter, if W needs no more than an activation.
+// Links are private to their boundaries, which makes nothing later either, apart from the cost that sharing them has in
+// any case (link_lines.h). Micro-batches are alike, so the n-th action of a kind that a stage starts may as well be
+// that of micro-batch n: the n-th that arrives is there no later. A full backward is I followed at once by W: it holds
+// no less memory for no shorter, if W needs no more than an activation.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@
 
 namespace geopipe {
 
-// From the end of an action to the arrival of its output at the next kept stage.
+// The way from the end of an action to the arrival of its output at the next kept stage.
 struct ReducedWay {
   int64_t occupies_ns = 0;  // at least between two that leave it
   int64_t travels_ns = 0;   // after that
@@ -34,7 +34,7 @@ struct ReducedStage {
   int64_t room_bytes = 0;
   ReducedWay up;    // F to the next kept stage; from the last one through all stages above it and back
   ReducedWay down;  // I to the kept stage before; of the first one none
-  // What memory makes of it.
+  // Limits that follow from memory.
   int32_t held = 0;        // the most micro-batches in flight
   int32_t deferred = 0;    // the most W that can be left after the last I has started, its own included
   int64_t release_ns = 0;  // after an I that makes room for an F: work before the F may start
@@ -69,15 +69,15 @@ class Reducer {
   const std::vector<LinkLines> lines_;
 };
 
-// Lets the boundaries of a pipeline with all stages share links as `instance` says. What a search finds is then closer
-// to the truth, but not a bound any more: partial schedules are not made in order of time.
+// Lets the boundaries of a pipeline with all stages share links as `instance` says. A search result is then closer to
+// the truth, but no longer a bound: partial schedules are not made in order of time.
 void ShareLinks(const Instance& instance, ReducedPipeline& pipeline);
 
-// The end of the iteration as the tails alone tell.
+// A bound on the end of the iteration by the tails alone.
 int64_t RootBoundNs(const ReducedPipeline& pipeline);
 
-// As releases and tails tell together: on each device, the actions one at a time, each released no earlier and followed
-// by its tail, in the best order if they could be interrupted (Jackson's preemptive schedule).
+// A bound by releases and tails together: on each device, the actions one at a time, each released no earlier and
+// followed by its tail, in the best order if they could be interrupted (Jackson's preemptive schedule).
 int64_t WindowBoundNs(const ReducedPipeline& pipeline);
 
 }  // namespace geopipe

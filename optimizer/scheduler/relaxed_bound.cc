@@ -15,15 +15,15 @@ namespace {
 
 // Stages to begin with: those that alone limit the pipeline most.
 constexpr size_t kMaxSeeds = 2;
-// Of the work that is left, one part in so many is for one selection of stages.
+// Part of the remaining work for one selection of stages: one in kParts.
 constexpr int64_t kParts = 2;
 constexpr int64_t kShares = 4;
 constexpr int64_t kMinStates = 1'000;
-// Each costs at most three partial schedules for each action, whatever it is given.
+// Fewest partial schedules for each action that a selection costs, whatever its share.
 constexpr int64_t kMinStatesPerAction = 3;
 constexpr int64_t kMaxStates = 120'000;
 
-// What it costs to begin, in evaluations.
+// Cost of the set-up, in evaluations.
 constexpr int64_t kSetUp = 6;
 
 using Selection = std::vector<int32_t>;
@@ -34,8 +34,8 @@ Selection Between(int32_t first, int32_t last) {
   return stages;
 }
 
-// Around `seed`, those first that prove much at little cost: with the stage above it and the last one; then more and
-// more of those above it, which its round trips go through; then more and more below it.
+// Selections around `seed`, those first that prove much at little cost: with the stage above it and the last one; then
+// more and more of those above it, which its round trips pass; then more and more below it.
 std::vector<Selection> SelectionsAround(int32_t seed, int32_t stages) {
   const int32_t last = stages - 1;
   std::vector<Selection> selections = {{seed}, Between(seed, std::min(seed + 1, last))};

@@ -1,5 +1,5 @@
-// A lower bound by search: what a few stages can do at best, when all others are never in the way
-// (reduced_pipeline.h), of the stages that limit the pipeline most and of their neighbours.
+// A lower bound by search: the shortest schedule of a few stages, those that limit the pipeline most and their
+// neighbours, when all others are never in the way (reduced_pipeline.h).
 #pragma once
 
 #include <cstdint>
@@ -21,11 +21,11 @@ struct RelaxedBound {
   int64_t actions = 0;   // spent
 };
 
-// Whether partial schedules of these costs can be searched: one stage per device, and memory for one micro-batch.
+// True when partial schedules of these costs can be searched: one stage per device, and memory for one micro-batch.
 // REQUIRES: ValidateCosts(costs).ok().
 bool StatesCanBeSearched(const PipelineCosts& costs);
 
-// The cost of a partial schedule of that many stages, in actions timed.
+// The cost of a partial schedule of `stages` stages, in actions timed.
 int64_t ActionsPerState(size_t stages);
 
 // REQUIRES: StatesCanBeSearched(costs).

@@ -40,7 +40,7 @@ int64_t SequenceTimer::Run(const Sequences& sequences) {
     if (entries_.empty()) {
       break;
     }
-    // No device can go on, so nothing can enter before the earliest.
+    // No device can proceed, so no message can enter before the earliest.
     std::pop_heap(entries_.begin(), entries_.end());
     const Entry entry = entries_.back();
     entries_.pop_back();

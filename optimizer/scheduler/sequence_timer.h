@@ -1,7 +1,7 @@
-// Start times of all actions of given sequences, for the local search: what Simulate computes for non-blocking
-// messages, and besides what each action and message waited for, without a schedule being made or memory allocated.
-// (Where actions of no duration feed one FIFO from several devices at one instant, the order of their messages may
-// differ from the simulator's, whose times are the ones that count.)
+// Start times of all actions of given sequences, for the local search: the times of Simulate for non-blocking messages,
+// and also what each action and message waited for, without making a schedule or allocating memory. (If actions of no
+// duration feed one FIFO from several devices at one instant, the order of their messages may differ from the
+// simulator's, whose times are decisive.)
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,7 @@ class SequenceTimer {
   // End of the last action, or kDeadlock. REQUIRES: `sequences` are a permutation of all work, device by device.
   int64_t Run(const Sequences& sequences);
 
-  // Of the last Run.
+  // Start in the last Run.
   int64_t StartNs(WorkIndex work, int32_t micro_batch) const { return start_ns_[instance_.Index(work, micro_batch)]; }
   // Output and micro-batch as one index (Instance::Index).
   int64_t ArrivalNs(int64_t output) const { return arrival_ns_[output]; }

@@ -67,7 +67,7 @@ bool StateSearch::HasRoom(size_t stage) const {
   return (in_flight + 1) * at.activation_bytes + deferred * at.kept_bytes <= at.room_bytes;
 }
 
-// Of the input of the next F; kNotYet: it is not made, or there is no next.
+// Arrival of the input of the next F; kNotYet: it is not made, or there is no next.
 int64_t StateSearch::ForwardArrival(size_t stage) const {
   const int32_t j = Done(stage, Phase::kForward);
   if (j == micro_batches_) {
@@ -93,7 +93,7 @@ int64_t StateSearch::InputArrival(size_t stage) const {
   return std::max(pipeline_.stages[stage].input_release_ns[j], Arrival(way, j));
 }
 
-// When the next action of a kind could start; kNotYet: something must run before it.
+// Earliest start of the next action of a kind; kNotYet: another must run before it.
 int64_t StateSearch::Start(size_t stage, Phase phase) const {
   const int64_t free_ns = now_.free_ns[stage];
   if (phase == Phase::kWeight) {
@@ -134,7 +134,7 @@ void StateSearch::Take(size_t stage, Phase phase, int64_t start_ns) {
   }
 }
 
-// Lets the output that was made first of all that wait, if it was made by then, onto its shared link.
+// Lets the waiting output that was made first, if it was made by `until_ns`, onto its shared link.
 bool StateSearch::LetOneThrough(int64_t until_ns) {
   int64_t* first_ns = nullptr;
   const Route* first = nullptr;
@@ -167,7 +167,7 @@ bool StateSearch::LetOneThrough(int64_t until_ns) {
   return true;
 }
 
-// Earliest starts of the next F and I of every stage: when its input arrives, or could if it is not made yet.
+// Finds the earliest starts of the next F and I of every stage: when its input arrives, or could if it is not made yet.
 void StateSearch::FindHeads() {
   const auto total_ns = [](const ReducedWay& way) { return way.occupies_ns + way.travels_ns; };
   for (size_t s = 0; s < stages_; ++s) {
@@ -211,7 +211,7 @@ void StateSearch::FindHeads() {
       }
       forward_head_ns_[s] = std::max(forward_head_ns_[s], released_ns);
     }
-    // Nothing happens on the device before; times that mean the same become the same.
+    // The device is idle before; moving the time there makes equivalent times equal.
     const int64_t first_ns = std::min({forward_head_ns_[s], input_head_ns_[s], deferred ? now_.free_ns[s] : kNotYet});
     if (first_ns < kNotYet) {
       now_.free_ns[s] = std::max(now_.free_ns[s], first_ns);
@@ -227,7 +227,7 @@ int64_t StateSearch::WorkLeftNs(size_t stage) const {
   return left_ns;
 }
 
-// No completion ends earlier. Moves the devices' times to where they begin to matter.
+// A lower bound on all completions. Moves the devices' times to where they begin to matter.
 int64_t StateSearch::Bound() {
   FindHeads();
   int64_t bound_ns = 0;
@@ -240,7 +240,7 @@ int64_t StateSearch::Bound() {
   return bound_ns;
 }
 
-// By the work that is left, and by the next F and I, in either order.
+// The bound by the remaining work, and by the next F and I, in either order.
 int64_t StateSearch::StageBound(size_t s) {
   const ReducedStage& stage = pipeline_.stages[s];
   const int32_t forwards = Done(s, Phase::kForward);
@@ -276,7 +276,7 @@ int64_t StateSearch::StageBound(size_t s) {
   return std::max(bound_ns, std::min(forward_first_ns, input_first_ns));
 }
 
-// By what is on its way to the stage.
+// The bound by outputs on their way to the stage.
 int64_t StateSearch::ArrivalsBound(size_t s) const {
   const ReducedStage& stage = pipeline_.stages[s];
   int64_t bound_ns = 0;
@@ -294,7 +294,7 @@ int64_t StateSearch::ArrivalsBound(size_t s) const {
   return bound_ns;
 }
 
-// All times that matter to what follows, moved to where they begin to; after Bound.
+// Writes all times that matter to later actions, moved to where they begin to matter; after Bound.
 void StateSearch::Encode() {
   encoded_.clear();
   std::fill(link_next_ns_.begin(), link_next_ns_.end(), kNotYet);
@@ -352,7 +352,8 @@ bool StateSearch::SameDone(int32_t index) const {
                     next_.done.begin() + static_cast<std::ptrdiff_t>(index * now_.done.size()));
 }
 
-// Of those in next_ that have done the same: none is kept that another is nowhere later than.
+// Keeps the state unless another one in next_ that has done the same is nowhere later, and drops those that are nowhere
+// earlier than it.
 void StateSearch::Keep(State state) {
   Encode();
   int32_t& newest = index_.try_emplace(HashOf(now_.done), -1).first->second;
@@ -360,7 +361,7 @@ void StateSearch::Keep(State state) {
   while (*link >= 0) {
     State& other = next_.states[*link];
     if (SameDone(*link)) {
-      // What the way out of the first kept stage has already come to is in the bound alone.
+      // The bound alone knows how far the way out of the first kept stage has grown.
       bool other_later = other.bound_ns > state.bound_ns;
       bool this_later = other.bound_ns < state.bound_ns;
       const int64_t* other_ns = &next_.times[other.times];
@@ -403,13 +404,13 @@ int64_t StateSearch::FirstEnd(size_t& stage, Phase& phase) const {
   return first_end_ns;
 }
 
-// Adds what may follow `state` to next_.
+// Adds the continuations of `state` to next_.
 void StateSearch::Extend(const State& state, int32_t index, const StateSearchOptions& options) {
   Decode(layer_, index);
   size_t stage = 0;
   Phase first = Phase::kForward;
   int64_t first_end_ns = FirstEnd(stage, first);
-  // Whatever is made from now on is made later.
+  // Outputs made from now on are made later.
   while (has_shared_ && LetOneThrough(first_end_ns)) {
     first_end_ns = FirstEnd(stage, first);
   }
@@ -437,7 +438,7 @@ void StateSearch::Extend(const State& state, int32_t index, const StateSearchOpt
   }
 }
 
-// Moves what next_ goes on with to layer_. Returns the least bound of those that it does not.
+// Moves the states to continue with to layer_. Returns the least bound of the others.
 int64_t StateSearch::Compact(int64_t width) {
   std::vector<int32_t> left;
   for (size_t i = 0; i < next_.states.size(); ++i) {
@@ -504,7 +505,7 @@ StateSearchResult StateSearch::Run(const StateSearchOptions& options) {
         given_up_ns = std::min(given_up_ns, layer_.states[i].bound_ns);
       }
     }
-    // As many are made of those that go on as of those before.
+    // The width lets as many new states be made per kept state as before.
     const int64_t left = std::max<int64_t>(0, options.states - made_) / (actions - layer) * options.shares;
     given_up_ns = std::min(given_up_ns, Compact(std::max<int64_t>(1, left * kept / std::max<int64_t>(1, made_))));
     kept += std::ssize(layer_.states);

@@ -1,13 +1,13 @@
-// Looks at the partial schedules of a (reduced) pipeline layer by layer, all with the same number of actions at a time.
+// Searches the partial schedules of a (reduced) pipeline layer by layer, all with the same number of actions at a time.
 //
-// Of those that have run the same actions, one is dropped for another that is nowhere later: whatever completes the one
-// completes the other as well. So is one that cannot end soon enough. Of all ways to go on, active schedules are enough
-// (Giffler and Thompson, Operations Research 1960): on the device that could complete an action first, only what could
-// start before that completion. Earlier is never worse here: the action that fills such a gap takes no memory from what
-// runs until its old place, because that is I and W, which only give back.
+// Of two that have run the same actions, one that is nowhere earlier is dropped: every completion of it completes the
+// other as well. So is one that cannot end soon enough. Of all continuations, active schedules are enough (Giffler and
+// Thompson, Operations Research 1960): on the device that could complete an action first, only actions that could start
+// before that completion. Earlier is never worse here: the action that fills such a gap takes no memory from those that
+// run until its old place, because they are I and W, which only free memory.
 //
-// With room for all partial schedules this finds the shortest schedule, or that none is short enough. Of too many it
-// goes on with those that promise to end first; what the others promised is then all that is proved.
+// With room for all partial schedules this finds the shortest schedule, or that none is short enough. If there are too
+// many it continues with those that promise to end first; the bounds of the others are then all that is proved.
 #pragma once
 
 #include <cstddef>
@@ -23,7 +23,8 @@ namespace geopipe {
 struct StateSearchOptions {
   int64_t shorter_than_ns = 0;  // end of the last action
   int64_t states = 0;           // partial schedules to make altogether, about
-  // Those are shared out evenly over the numbers of actions that are left; one may take this many times its share.
+  // Number of shares that one number of remaining actions may take, when the states are divided evenly among these
+  // numbers.
   int64_t shares = 1;
 };
 
@@ -43,7 +44,7 @@ class StateSearch {
   StateSearchResult Run(const StateSearchOptions& options);
 
  private:
-  // How far a partial schedule has come, and when what it has made is there.
+  // The actions of a partial schedule that are done, and the times at which their outputs are there.
   struct Progress {
     std::vector<int32_t> done;          // [stage * kPhases + phase]
     std::vector<int64_t> free_ns;       // [stage]
@@ -88,7 +89,7 @@ class StateSearch {
   int64_t WorkNs(size_t stage, Phase phase) const {
     return pipeline_.stages[stage].work_ns[static_cast<size_t>(phase)];
   }
-  // Of F of a stage up, of I down: index into arrival_ns.
+  // Index into arrival_ns of F of a stage up, or of I down.
   static size_t Way(size_t stage, Phase phase) { return 2 * stage + (phase == Phase::kForward ? 0 : 1); }
   int64_t& Arrival(size_t way, int32_t micro_batch) {
     return now_.arrival_ns[way * static_cast<size_t>(micro_batches_) + static_cast<size_t>(micro_batch)];

@@ -14,7 +14,7 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kBatch = 256;
-// Beginnings looked at for each evaluation that is allowed.
+// Prefixes looked at for each evaluation that is allowed.
 constexpr int64_t kVisitsPerEvaluation = 64;
 constexpr int64_t kVisitsBetweenStops = 4096;
 
@@ -96,7 +96,7 @@ class Enumeration {
     return niches;
   }
 
-  // Whether the bound leaves anything that begins with the first `length` genes.
+  // True when the bound does not rule out every genome that begins with the first `length` genes.
   bool InTheRace(size_t length) {
     if (!bounded_) {
       return true;
@@ -120,7 +120,7 @@ class Enumeration {
                                    : preferred_.MayBeat(genome_, bound_ns, *best_);
   }
 
-  // The values that gene `index`, one of a group, may have so that the genes after it can make up the sum.
+  // The values of gene `index`, one of a group, with which the genes after it can make up the sum.
   std::pair<int32_t, int32_t> ShareRange(size_t index) const {
     const auto group = std::find_if(space_.groups.begin(), space_.groups.end(), [index](const ShareGroup& g) {
       return index >= static_cast<size_t>(g.first) && index < static_cast<size_t>(g.first) + g.count;

@@ -12,13 +12,13 @@
 namespace geopipe {
 namespace {
 
-// More niches than this are not all begun, only those that random genomes fall into.
+// Most niches that are all begun; of more, only those that random genomes fall into.
 constexpr int64_t kMaxNiches = 1024;
 // Niches whose best is refined in one generation.
 constexpr int32_t kRefinedNiches = 4;
-// Repairing and bounding this many genomes can take long, too.
+// Proposals between questions whether to stop: repairing and bounding them can take long, too.
 constexpr int64_t kProposalsBetweenStops = 256;
-// With more ordinal genes, two change together only where they are at most so far apart.
+// Number of ordinal genes up to which any two change together; of more, only those at most kCloseOrdinals apart.
 constexpr size_t kFewOrdinals = 8;
 constexpr size_t kCloseOrdinals = 3;
 
@@ -96,13 +96,13 @@ class Genetic {
     }
   }
 
-  // Evaluates what was proposed, those with the least bound first, a batch at a time and as far as the budget goes.
+  // Evaluates the proposals, those with the least bound first, a batch at a time and as far as the budget allows.
   void Generation() {
     std::stable_sort(proposals_.begin(), proposals_.end(),
                      [](const Proposal& a, const Proposal& b) { return a.bound_ns < b.bound_ns; });
     const size_t known_before = known_.size();
     std::vector<Genome> batch;
-    // Who is stopped has something to show for it: a first batch.
+    // A search that is stopped still evaluates a first batch, so that it has a result.
     for (size_t next = 0; next < proposals_.size() && !Spent() && (!outcome_.stopped_early || population_.empty());) {
       const auto left = static_cast<size_t>(options_.max_evaluations) - known_.size();
       const size_t most = std::min(left, static_cast<size_t>(options_.batch));
@@ -146,7 +146,7 @@ class Genetic {
     return {genome.begin(), genome.begin() + static_cast<std::ptrdiff_t>(choices_)};
   }
 
-  // Whether the niche may hold a better one than the best of all.
+  // True when the niche may hold a better genome than the best of all.
   bool InTheRace(const Genome& niche) {
     if (!problem_.lower_bound_ns || !population_.front().fitness.feasible) {
       return true;
@@ -224,7 +224,7 @@ class Genetic {
     }
   }
 
-  // Every ordinal gene one step away, two of them together, one share moved.
+  // Proposes neighbours: every ordinal gene one step away, two of them together, one share moved.
   void ProposeNeighbours(const Genome& genome) {
     const std::vector<int32_t> ordinal = OrdinalGenes(space_, genome);
     const std::vector<Move> steps = OrdinalSteps(ordinal);
@@ -248,7 +248,8 @@ class Genetic {
     }
   }
 
-  // The best of all and the best of the next niches, once each. False when there was nothing left to refine.
+  // Proposes the neighbours of the best of all and of the best of the next niches, once each. False when nothing was
+  // left to refine.
   bool ProposeRefinements() {
     std::set<Genome> niches;
     int32_t refined = 0;

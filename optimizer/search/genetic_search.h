@@ -1,7 +1,7 @@
 // Genetic search with local refinement (a memetic algorithm: Moscato, 1989): a steady population, crossover and
 // mutation explore; around the best individuals every close genome is tried, because the iteration time has plateaus
-// along single genes that only a change of two crosses. Where the problem has a lower bound, candidates are tried in
-// its order and those that it rules out are not tried at all, which is most of them.
+// along single genes that only a change of two crosses. If the problem has a lower bound, candidates are tried in its
+// order, and those that it rules out, which is most of them, are not tried at all.
 #pragma once
 
 #include <cstdint>
@@ -23,9 +23,9 @@ struct GeneticOptions {
   std::function<bool()> should_stop = {};                 // asked between batches, and in long ones; empty: never
 };
 
-// Deterministic in (problem, options) while should_stop keeps quiet, however `evaluate` shares its work out. Each
-// distinct genome is evaluated once; at most max_evaluations are. Returns before the budget is spent when `patience`
-// runs out. REQUIRES: the first gene is a choice.
+// Searches. Deterministic in (problem, options) while should_stop returns false, however `evaluate` divides its work.
+// Each distinct genome is evaluated once; at most max_evaluations are. Returns before the budget is spent when
+// `patience` runs out. REQUIRES: the first gene is a choice.
 //
 // Generation 0: the seeds, of every niche (combination of choices) the genome at rest and the one with the greatest
 // ordinal genes, random genomes.

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int64_t kMax = std::numeric_limits<int64_t>::max();
 
-// Ways to share group.sum over the group's genes.
+// Number of ways to share group.sum over the group's genes.
 int64_t Shares(const GenomeSpace& space, const ShareGroup& group) {
   int64_t spare = group.sum;
   for (int32_t i = 0; i < group.count; ++i) {

@@ -1,5 +1,5 @@
-// What a search varies, and the order in which it prefers one candidate to another. Nothing here knows of pipelines: a
-// genome is a list of numbers, and the space says of each gene which values it takes and which values lie close.
+// The space that a search varies, and the order in which it prefers candidates. Nothing here knows of pipelines: a
+// genome is a list of numbers, and the space says of each gene which values it takes and which of them are close.
 #pragma once
 
 #include <cstdint>
@@ -77,7 +77,7 @@ class Preference {
  public:
   explicit Preference(const GenomeSpace& space) : genes_(space.genes) {}
   bool operator()(const Evaluated& a, const Evaluated& b) const;
-  // Whether a genome whose iteration takes at least `bound_ns` could be preferred to `best`.
+  // True when a genome whose iteration takes at least `bound_ns` could be preferred to `best`.
   bool MayBeat(const Genome& genome, int64_t bound_ns, const Evaluated& best) const;
 
  private:
@@ -92,14 +92,14 @@ struct SearchProblem {
   GenomeSpace space;
   std::function<std::vector<Fitness>(std::span<const Genome>)> evaluate;
 
-  // Optional: no feasible genome that begins with these genes has a smaller iteration_ns. Asked for whole genomes and
-  // for beginnings that hold all choices at least. Genomes that the bound rules out are not evaluated.
+  // Optional: a lower bound on the iteration_ns of every feasible genome that begins with these genes. Asked for whole
+  // genomes and for prefixes that hold all choices at least. Genomes that the bound rules out are not evaluated.
   std::function<int64_t(std::span<const int32_t>)> lower_bound_ns;
 
-  // Optional: changes an infeasible genome into a near feasible one where there is one.
+  // Optional: changes an infeasible genome into a near feasible one if there is one.
   std::function<void(Genome&)> repair;
 
-  // Where to start, for example ΔN_k = ceil(2 D_k / t).
+  // Starting points, for example ΔN_k = ceil(2 D_k / t).
   std::vector<Genome> seeds;
 };
 
@@ -110,7 +110,7 @@ struct SearchOutcome {
   bool stopped_early = false;           // should_stop said so
 };
 
-// a * b and a + b for what counts genomes: INT64_MAX instead of an overflow. REQUIRES: not negative.
+// a * b and a + b of numbers of genomes: INT64_MAX instead of an overflow. REQUIRES: not negative.
 int64_t SaturatingProduct(int64_t a, int64_t b);
 int64_t SaturatingSum(int64_t a, int64_t b);
 

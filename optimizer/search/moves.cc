@@ -7,9 +7,9 @@
 namespace geopipe {
 namespace {
 
-// How far a scan moves between two ordinal genes.
+// Longest move of a scan between two ordinal genes.
 constexpr int32_t kTransfer = 4;
-// In groups of up to this many genes all pairs are tried; in larger ones, pairs at most this far apart.
+// Size of a group up to which all pairs are tried; in larger ones, pairs at most kClose apart.
 constexpr int32_t kSmallGroup = 12;
 constexpr int32_t kClose = 3;
 // Most values of one gene, and most pairs of moves, in one scan.
@@ -48,7 +48,7 @@ void AddTransfers(const GenomeSpace& space, const Genome& genome, const std::vec
 
 void AddPairs(const GenomeSpace& space, const Genome& genome, std::vector<Move> shares, const std::vector<Move>& steps,
               Prng& prng, std::vector<Genome>& found) {
-  // More than can be paired: a random part of them.
+  // A random part is paired if there are too many.
   for (size_t i = 0; shares.size() > kMaxPairedMoves && i < kMaxPairedMoves; ++i) {
     std::swap(shares[i], shares[i + prng.Below(shares.size() - i)]);
   }

@@ -23,14 +23,14 @@ struct Move {
   }
 };
 
-// Active ordinal genes of more than one value.
+// Active ordinal genes with more than one value.
 std::vector<int32_t> OrdinalGenes(const GenomeSpace& space, const Genome& genome);
 
 // One step up or down of each of `genes`.
 std::vector<Move> OrdinalSteps(const std::vector<int32_t>& genes);
 
-// One share moved between two genes of a group, where both ranges allow it: all pairs of a small group; of a large one
-// the close pairs, and as many drawn from `prng`.
+// Moves of one share between two genes of a group, where both ranges allow it: all pairs of a small group; of a large
+// one the close pairs, and as many drawn from `prng`.
 std::vector<Move> ShareMoves(const GenomeSpace& space, const Genome& genome, Prng& prng);
 
 // A geometric step, at least one and at most `most`.

@@ -24,8 +24,8 @@ class Prng {
   // True with probability numerator / denominator. REQUIRES: 0 <= numerator <= denominator, denominator > 0.
   bool Chance(uint64_t numerator, uint64_t denominator);
 
-  // An independent generator for a numbered sub-task: depends on this generator's seed and `stream` alone, not on how
-  // many numbers have been drawn.
+  // An independent generator for a numbered sub-task: depends on this generator's seed and `stream` alone, not on the
+  // numbers drawn so far.
   Prng Split(uint64_t stream) const;
 
  private:

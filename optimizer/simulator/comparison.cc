@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// The lower of the middle two; 0 of nothing.
+// The lower of the middle two; 0 without values.
 int64_t Median(std::vector<int64_t> values) {
   if (values.empty()) {
     return 0;
@@ -98,7 +98,7 @@ class Comparison {
     return absl::OkStatus();
   }
 
-  // Devices run their actions in the schedule's order, so the n-th measured one is the n-th predicted one.
+  // Devices run their actions in the schedule's order, so the n-th measured action is the n-th predicted one.
   void CompareStarts(const SimulationResult& predicted) {
     std::vector<int64_t> ranks_ns;
     const int64_t warm_up = WarmUpIterations(measured_.back().iteration + 1);
@@ -176,8 +176,8 @@ class Comparison {
     return absl::OkStatus();
   }
 
-  // The costs with the crossing's latency changed by what its messages took more or less; all boundaries of a shared
-  // link alike.
+  // The costs with the crossing's latency changed by the difference that its messages showed; all boundaries of a
+  // shared link alike.
   PipelineCosts WithLink(const LinkComparison& link) const {
     PipelineCosts changed = costs_;
     const BoundaryCost& compared = costs_.boundaries[link.boundary];
@@ -194,8 +194,8 @@ class Comparison {
     return changed;
   }
 
-  // The mean over a stage's actions, of the median iteration, put on top of each of them. The plan has no such delays;
-  // a blocking sender's hold is its link's.
+  // Adds the mean delay of a stage's actions in the median iteration to each of them. The plan has no such delays; a
+  // blocking sender's hold counts as its link's.
   absl::Status CompareDelays() {
     for (int32_t stage = 0; stage < costs_.shape.stages; ++stage) {
       if (costs_.comm != CommMode::kBlocking) {
@@ -229,7 +229,7 @@ class Comparison {
     return AddDeviation({.kind = kind, .index = stage, .predicted_ns = 0, .measured_ns = delay_ns}, changed);
   }
 
-  // Between the end of device 0's last action and its next iteration.
+  // Compares the time between the end of device 0's last action and its next iteration.
   void CompareUpdate() {
     std::vector<int64_t> gaps_ns;
     for (const MeasuredIteration& iteration : measured_) {

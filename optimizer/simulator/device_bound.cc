@@ -43,14 +43,14 @@ namespace {
 
 constexpr size_t kMaxStages = 16;
 
-// What one micro-batch may leave on a device: how much memory it takes, and how much work it is.
+// Memory that a micro-batch may take on a device, and the work that it leaves there.
 struct Load {
   int64_t bytes = 0;
   int64_t work_ns = 0;
 };
 
-// At least the most work that fits: of each load up to `count`, in fractions, into the multiple of the sizes' greatest
-// common divisor that fits; no more than `all_ns`.
+// The most work that fits, or more: takes of each load up to `count`, in fractions, into the greatest multiple of the
+// sizes' greatest common divisor that fits; at most `all_ns`.
 int64_t MostWorkNs(int64_t capacity_bytes, std::vector<Load> loads, int64_t count, int64_t all_ns) {
   std::erase_if(loads, [](const Load& load) { return load.work_ns == 0; });
   int64_t unit_bytes = 0;
@@ -202,7 +202,7 @@ class DeviceBounds {
 
   void Fill(Device& device, size_t index) const {
     StageOnDevice& x = device.stages[index];
-    // By memory: a micro-batch that has come as far as stage c holds A(c).
+    // Memory limits the fill: a micro-batch that has come as far as stage c holds A(c).
     std::vector<Load> loads;
     int64_t forwards_ns = 0;
     int64_t spaced_ns = 0;
@@ -242,7 +242,8 @@ class DeviceBounds {
       x.drain_ns = std::min(x.drain_ns, x.tail_ns);
       return;
     }
-    // In flight at x, and not yet through the stages after it; in flight at a stage c < x only, for A(c); or W alone.
+    // A micro-batch is in flight at x and not yet through the stages after it, or in flight at a stage c < x only, for
+    // A(c), or has only its W left.
     std::vector<Load> loads;
     std::vector<Load> weights;
     int64_t backwards_ns = 0;
@@ -294,7 +295,7 @@ class DeviceBounds {
                      rest_ns - x.held_drain_ns + begin_ns + rounds * x.round_ns + x.tail_ns});
   }
 
-  // Nothing but rounds, and the micro-batches of a broken round at their spacing before or after them.
+  // Rounds alone, with the micro-batches of a broken round at their spacing before or after them.
   int64_t Rounds(const StageOnDevice& x) const {
     const int64_t rounds = (micro_batches_ - 1) / x.own_in_flight;
     const int64_t spacing_ns = std::max(x.path.forward_spacing_ns, x.path.backward_spacing_ns);

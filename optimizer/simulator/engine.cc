@@ -30,10 +30,10 @@
 namespace geopipe {
 namespace {
 
-// A run that would begin later than this begins at 0, with nothing made.
+// Latest begin of a run; one that would begin later begins at 0, with no outputs made.
 constexpr int64_t kLatestBeginNs = int64_t{1} << 61;
 
-// How many visits per device sweeps may lose at the beginning, and later, before devices are woken up instead.
+// Visits per device that sweeps may waste, at the beginning and later, before devices are woken up instead.
 constexpr int64_t kSweepCredit = 8;
 constexpr int64_t kMaxSweepCredit = 64;
 
@@ -96,7 +96,7 @@ class EngineOf : public Engine {
     const Route* route = nullptr;
     int64_t output = 0;
 
-    // Several messages of one producing device at one instant (rendezvous): in the order in which they were made.
+    // Messages of one producing device at one instant (rendezvous) enter in the order in which they were made.
     friend bool operator>(const Entry& a, const Entry& b) {
       return std::tie(a.at, a.route->producer, a.ready) > std::tie(b.at, b.route->producer, b.ready);
     }
@@ -140,8 +140,8 @@ class EngineOf : public Engine {
     }
   }
 
-  // Until nobody gets on, or the visits that found nothing to run outnumber the actions by too much; then whoever can
-  // go on becomes runnable.
+  // Sweeps until no device proceeds, or the visits that found nothing to run outnumber the actions by too much; then
+  // devices that can proceed become runnable.
   template <bool kRecord>
   void Sweep() {
     int64_t credit = kSweepCredit * std::ssize(devices_);
@@ -349,8 +349,8 @@ class EngineOf : public Engine {
   const uint32_t micro_batches_;
   const int64_t columns_;
 
-  // [micro-batch * columns + column]: when the output is with the device that needs it; with rendezvous, until its
-  // transfer, when it was made. Before begin_ns_: not made.
+  // [micro-batch * columns + column]: time at which the output is with the device that needs it; with rendezvous, until
+  // its transfer, time at which it was made. Before begin_ns_: not made.
   std::vector<Time> made_;
   std::vector<Device> devices_;
   std::vector<int64_t> waits_for_;  // [device]: the output whose making wakes it up

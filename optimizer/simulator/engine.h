@@ -1,4 +1,4 @@
-// The core of the simulator: when every action starts and ends.
+// The core of the simulator: computes when every action starts and ends.
 #pragma once
 
 #include <cstdint>
@@ -11,8 +11,8 @@
 
 namespace geopipe {
 
-// Built once for some costs, runs any number of schedules: after the first runs it allocates nothing but what it
-// records. Not thread-safe.
+// Built once for some costs, runs any number of schedules: after the first runs it allocates only for its records. Not
+// thread-safe.
 class Engine {
  public:
   enum class End : uint8_t {
@@ -32,7 +32,7 @@ class Engine {
   // With `record`, fills its timeline and messages. REQUIRES: schedule.shape is that of the costs, with as many lists
   // as devices.
   virtual End Run(const Schedule& schedule, SimulationResult* record) = 0;
-  // Of the last run, per device; stays until the next.
+  // Outcomes of the last run, per device; valid until the next.
   virtual std::span<const DeviceOutcome> outcomes() const = 0;
 };
 

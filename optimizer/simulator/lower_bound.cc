@@ -14,7 +14,7 @@
 namespace geopipe {
 namespace {
 
-// One direction of one link, over all boundaries that share it.
+// The use of one direction of one link, over all boundaries that share it.
 struct LinkUse {
   int64_t first_ns = std::numeric_limits<int64_t>::max();
   int64_t way_out_ns = std::numeric_limits<int64_t>::max();

@@ -1,4 +1,4 @@
-// Puts in order what the workers recorded of one iteration.
+// Orders the records of the workers on one iteration.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace geopipe {
 
-// Why a compute action did not begin when the one before it on its device was over.
+// The reasons why a compute action did not begin when the one before it on its device was over.
 struct ActionDelay {
   Action action;
   int64_t sends_ns = 0;  // the device was sending
@@ -28,15 +28,14 @@ struct MeasuredIteration {
   std::vector<ActionDelay> delays = {};             // of all compute actions but each device's first
 };
 
-// Sorts the actions that the workers recorded: a SEND lasts from handing its message over until its device goes on, a
-// RECV begins when its message has arrived. `actions` are per device; messages of which one end is missing are left
-// out.
+// Sorts the actions that the workers recorded: a SEND lasts from handing its message over until its device continues, a
+// RECV begins when its message has arrived. `actions` are per device; messages with only one end recorded are left out.
 MeasuredIteration MakeMeasuredIteration(int64_t iteration, int64_t duration_ns,
                                         const std::vector<std::vector<ActionTiming>>& actions,
                                         const PipelineShape& shape);
 
-// How many iterations of a run that has finished `finished` (at least one) are warm-up, and no measure of its speed:
-// the first three or the first tenth, whichever is more, but never all.
+// Number of iterations, of a run that has finished `finished` (at least one), that are warm-up and no measure of its
+// speed: the first three or the first tenth, whichever is more, but never all.
 int64_t WarmUpIterations(int64_t finished);
 
 }  // namespace geopipe

@@ -10,9 +10,9 @@
 
 namespace geopipe {
 
-// Per device, in bytes: static memory plus activations of each micro-batch from the start of F to the end of B, or to
-// the end of I, from where the part that W needs remains until the end of W.
-// REQUIRES: every action is in range and on its device; memory is valid for schedule.shape.
+// Peaks per device, in bytes: static memory plus activations of each micro-batch, from the start of F to the end of B
+// or I; from there to the end of W the part that W needs. REQUIRES: every action is in range and on its device; memory
+// is valid for schedule.shape.
 std::vector<int64_t> PeakBytes(const Schedule& schedule, const MemoryCosts& memory);
 
 }  // namespace geopipe

@@ -16,11 +16,11 @@ namespace geopipe {
 
 class Engine;
 
-// Prepares what costs of one pipeline need once, and then runs schedule after schedule in the same memory: after the
-// first runs, Run allocates nothing. Any thread, one at a time.
+// Prepares one pipeline's costs once, and then runs schedule after schedule in the same memory: after the first runs,
+// Run allocates nothing. Any thread, one at a time.
 class PreparedSimulator {
  public:
-  // What a search needs to know of a schedule. The spans belong to the simulator and last until its next run.
+  // The figures of a schedule that a search needs. The spans belong to the simulator and last until its next run.
   struct Outcome {
     int64_t iteration_ns = 0;             // end of the last action plus the epilogue
     double bubble_ratio = 0;              // 1 - sum of busy / (devices * iteration); 0 for no time at all
@@ -35,9 +35,9 @@ class PreparedSimulator {
   PreparedSimulator& operator=(PreparedSimulator&&) noexcept;
   ~PreparedSimulator();
 
-  // Requirements and errors are those of Simulate.
+  // Runs the schedule. Requirements and errors are those of Simulate.
   absl::StatusOr<Outcome> Run(const Schedule& schedule);
-  // Everything, as Simulate gives it.
+  // The full result of Simulate.
   absl::StatusOr<SimulationResult> Simulate(const Schedule& schedule, const SimulationOptions& options = {});
 
  private:

@@ -9,7 +9,7 @@
 namespace geopipe {
 namespace {
 
-// Numbers the FIFOs and finds out which of them are fed by more than one source.
+// Numbers the FIFOs and finds those that more than one source feeds.
 class FifoTable {
  public:
   explicit FifoTable(const PipelineCosts& costs) : costs_(costs) {}
@@ -23,7 +23,7 @@ class FifoTable {
     if ((!cost.crosses && cost.overhead_ns == 0) || route.producer == route.consumer) {
       return route;
     }
-    // A private link is named by its boundary, which no shared link can be: their first part is -1.
+    // The key of a private link is its boundary; that of a shared link has -1 there.
     const bool upwards = route.consumer > route.producer;
     const Key key{cost.link.empty() ? boundary : -1, cost.link, upwards};
     const int32_t source = costs_.comm == CommMode::kRendezvous ? 2 * boundary + (to > from ? 1 : 0) : route.producer;
@@ -115,7 +115,7 @@ OperationTable BuildOperations(const PipelineCosts& costs) {
     f.device = b.device = costs.shape.placement[stage];
     i.device = w.device = splits ? f.device : kNoDevice;
     f.input = stage > 0 ? stage - 1 : kNoColumn;
-    // The backward of the last stage waits for its own forward. What W needs never left its device: its place in the
+    // The backward of the last stage waits for its own forward. W's input never leaves its device, so W's place in the
     // list is enough.
     b.input = i.input = stage + 1 < stages ? stages + stage + 1 : stage;
     SetOutput(f, stage, table.routes[stage]);

@@ -1,5 +1,5 @@
-// The costs of a pipeline arranged for the engine: one record per stage and kind of action with everything that running
-// the action needs, and the link FIFOs numbered.
+// The costs of a pipeline arranged for the engine: one record per stage and kind of action with all that the engine
+// needs to run the action, and the link FIFOs numbered.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,7 @@ inline constexpr int32_t kNoDevice = -1;
 inline constexpr int32_t kNoColumn = -1;
 inline constexpr size_t kComputeKinds = 4;
 
-// How one output of a stage reaches the next stage.
+// The way of one output of a stage to the next stage.
 struct Route {
   int32_t fifo = kNoFifo;  // kNoFifo: at once (no link, or both stages on one device)
   bool ordered = true;     // false: entries into the FIFO must be put in order of time first
@@ -49,7 +49,7 @@ struct OperationTable {
 };
 
 // A FIFO is one direction of one link. It is ordered when its entries are made one after the other by construction: all
-// by one producing device or, with rendezvous, where receivers decide when, all of one boundary and direction.
+// by one producing device or, with rendezvous, where the receivers set the time, all of one boundary and direction.
 // REQUIRES: ValidateCosts(costs).ok().
 OperationTable BuildOperations(const PipelineCosts& costs);
 

@@ -10,7 +10,7 @@ bool Carries(const PipelineCosts& costs, int32_t boundary) {
   return costs.shape.placement[boundary] != costs.shape.placement[boundary + 1];
 }
 
-// How long one message occupies the link of `boundary`.
+// Time for which one message occupies the link of `boundary`.
 int64_t OccupiesNs(const PipelineCosts& costs, int32_t boundary) {
   return Carries(costs, boundary) ? costs.boundaries[boundary].serialization_ns : 0;
 }
@@ -25,7 +25,7 @@ int64_t MessageNs(const PipelineCosts& costs, int32_t boundary) {
 std::vector<StagePath> ShortestPaths(const PipelineCosts& costs) {
   const int32_t stages = costs.shape.stages;
   std::vector<StagePath> paths(static_cast<size_t>(stages));
-  // Micro-batch by micro-batch, the weight gradient of stage 0 follows its input gradient.
+  // The weight gradient of stage 0 follows its input gradient, micro-batch by micro-batch.
   paths[0].way_out_ns = costs.weight_grad_ns.empty() ? 0 : costs.weight_grad_ns[0];
   paths[0].forward_spacing_ns = costs.forward_ns[0];
   paths[0].backward_spacing_ns = costs.input_grad_ns[0];

@@ -44,13 +44,12 @@ struct SimulationResult {
   std::vector<MessageTiming> messages;              // in order of entering a link
 };
 
-// Runs `schedule` (compute-only or lowered: both give the same times) under `costs`.
-// REQUIRES: ValidateCosts(costs).ok(), schedule.shape == costs.shape. Does not repeat the work of Validate
-// (optimizer/schedule/validate.h): of a schedule that it rejects for another reason than a deadlock the times mean
-// nothing, but the simulation ends.
-// FailedPrecondition if the schedule deadlocks: the message shows the cycle of waiting actions. InvalidArgument if an
-// action is out of range, on the wrong device, or splits the backward where the costs cannot.
-// Linear in the number of actions while no two devices feed one direction of one link; otherwise the messages of such
+// Runs `schedule` (compute-only or lowered: both give the same times) under `costs`. REQUIRES:
+// ValidateCosts(costs).ok(), schedule.shape == costs.shape. Does not repeat the work of Validate
+// (optimizer/schedule/validate.h): for a schedule that it rejects for another reason than a deadlock the times are
+// meaningless, but the simulation ends. FailedPrecondition if the schedule deadlocks: the message shows the cycle of
+// waiting actions. InvalidArgument if an action is out of range, on the wrong device, or splits the backward where the
+// costs cannot. Linear in the number of actions unless two devices feed one direction of one link; the messages of such
 // links cost a logarithm more. Any thread.
 absl::StatusOr<SimulationResult> Simulate(const Schedule& schedule, const PipelineCosts& costs,
                                           const SimulationOptions& options = {});
