@@ -25,7 +25,7 @@ namespace geopipe::wire {
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 
-// What a value must be.
+// Rules for values.
 inline auto Range(int64_t min, int64_t max) {
   return [=](std::string_view field, int64_t value) { return CheckRange(field, value, min, max); };
 }
@@ -49,7 +49,7 @@ struct Many {
   Rule rule;
 };
 
-// Enumerators are numbered from 0, and on the wire from 1, which leaves 0 for what is not said.
+// Enumerators are numbered from 0, and on the wire from 1, where 0 stands for no value.
 template <class Enum>
 inline constexpr int kFirstOnWire = 1;
 
@@ -117,7 +117,7 @@ class Writer {
   const google::protobuf::Reflection& to_;
 };
 
-// Goes on to the first error, which begins with the path of its field.
+// Reads until the first error, which begins with the path of its field.
 class Reader {
  public:
   template <class T>
@@ -133,13 +133,13 @@ class Reader {
       status_ = Take(FieldNamed(message_, name), value, rule);
     }
   }
-  // What the message lacks stays as it was.
+  // Reads a field; one that the message lacks leaves the value as it was.
   void Optional(const std::string& name, auto& value) {
     if (from_.HasField(message_, FieldNamed(message_, name))) {
       (*this)(name, value);
     }
   }
-  // What holds for several fields: valid() is a status.
+  // Checks a rule that spans several fields: valid() is a status.
   void Check(const auto& valid) {
     if (status_.ok()) {
       status_ = valid();

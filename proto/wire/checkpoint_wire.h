@@ -1,5 +1,5 @@
-// Identities and files of checkpoints on the wire. Conversion checks ranges; what spans fields of a file's entry is
-// checked by whoever writes or reads manifests.
+// Identities and files of checkpoints on the wire. Conversion checks ranges; the reader or writer of a manifest checks
+// the rules that span fields of a file's entry.
 #pragma once
 
 #include <absl/status/status.h>

@@ -17,12 +17,12 @@ v1::Baseline ToProto(const Baseline& baseline);
 // InvalidArgument begins with the name of the field.
 absl::StatusOr<Baseline> FromProto(const v1::Baseline& message);
 
-// What every pipeline rank's first replica ran, in the order it was recorded. InvalidArgument when the timeline is not
-// of the plan's grid, or names an action of none of its stages.
+// Actions that every pipeline rank's first replica ran, in the order in which they were recorded. InvalidArgument when
+// the timeline is not of the plan's grid, or names an action of none of its stages.
 absl::StatusOr<std::vector<std::vector<ActionTiming>>> ActionsOf(const v1::IterationTimeline& timeline,
                                                                  const Plan& plan);
 
-// "PENDING" for JOB_STATE_PENDING; "UNKNOWN" for what this version does not know.
+// "PENDING" for JOB_STATE_PENDING; "UNKNOWN" for a state that this version does not know.
 std::string_view JobStateName(v1::JobState state);
 // COMPLETED, FAILED, CANCELLED.
 bool IsFinal(v1::JobState state);

@@ -1,4 +1,4 @@
-// What every conversion shares: bounds on what a message may hold, and errors that begin with the field's path
+// Checks that all conversions share: bounds on the contents of a message, and errors that begin with the field's path
 // ("plan.stages[3].site is ..."), so that a parent only has to put its own field in front. Private to proto/wire.
 #pragma once
 
@@ -40,7 +40,7 @@ inline constexpr int64_t kMaxDurationNs = int64_t{9'000'000'000} * 1'000'000'000
 inline constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // of a link, one way
 inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
 
-// "<field> is <value>; it must be <rule>".
+// Error "<field> is <value>; it must be <rule>".
 template <class T>
 absl::Status FieldError(std::string_view field, const T& value, std::string_view rule) {
   return absl::InvalidArgumentError(fmt::format("{} is {}; it must be {}", field, value, rule));
@@ -87,7 +87,7 @@ inline absl::Status CheckName(std::string_view field, std::string_view name) {
   return absl::OkStatus();
 }
 
-// Of a site or a node.
+// Checks the name of a site or a node.
 inline absl::Status CheckSiteName(std::string_view field, std::string_view name) {
   GP_RETURN_IF_ERROR(CheckName(field, name));
   return IsSiteName(name) ? absl::OkStatus() : FieldError(field, name, kSiteNameRule);
@@ -110,7 +110,7 @@ absl::StatusOr<T> Under(std::string_view field, absl::StatusOr<T> value) {
   return Under(field, value.status());
 }
 
-// Every value within bounds, or an error for "field[i]".
+// Checks that every value is within bounds; an error names "field[i]".
 template <class T>
 absl::Status CheckEach(std::string_view field, const google::protobuf::RepeatedField<T>& values, int64_t greatest_count,
                        int64_t least, int64_t greatest) {

@@ -29,7 +29,7 @@ using wire::Range;
 
 constexpr int64_t kMaxLayers = int64_t{1} << 24;
 
-// That grid, pipeline ranks, stages and devices are of one size.
+// Checks that grid, pipeline ranks, stages and devices are of one size.
 absl::Status CheckRanks(const Plan& plan) {
   const auto count = [](std::string_view field, size_t entries, int32_t ranks) {
     return std::cmp_equal(entries, ranks) ? absl::OkStatus()

@@ -1,5 +1,5 @@
-// Schedules, costs, plans, predictions and the options of a run to and from their messages. FromProto takes nothing on
-// trust: every count, size and enumerator is checked, and InvalidArgument begins with the path of the field within the
+// Schedules, costs, plans, predictions and the options of a run to and from their messages. FromProto trusts nothing:
+// every count, size and enumerator is checked, and InvalidArgument begins with the path of the field within the
 // message.
 #pragma once
 
@@ -22,8 +22,8 @@ v1::RunOptions ToProto(const RunOptions& run);
 
 // A PipelineCosts that passes ValidateCosts.
 absl::StatusOr<PipelineCosts> FromProto(const v1::PipelineCosts& message);
-// The shape is valid and every cell is an action; whether the actions make a schedule is for Validate
-// (optimizer/schedule/validate.h) to say.
+// Checks that the shape is valid and every cell is an action; Validate (optimizer/schedule/validate.h) says whether the
+// actions make a schedule.
 absl::StatusOr<Schedule> FromProto(const v1::Schedule& message);
 // One device per rank of the grid, every stage on a pipeline rank and every pipeline rank with a stage, no more delta_n
 // than boundaries.

@@ -283,7 +283,7 @@ absl::Status ValidateProbeLink(const v1::ProbeLink& message) {
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(CheckRange("latency_ns", message.latency_ns(), 0, wire::kMaxLatencyNs));
-  // A site's own network may be probed without anything being known of it; only a link that is known can be shaped.
+  // A site's own network may be probed before any figure is known; only a link whose bandwidth is known can be shaped.
   GP_RETURN_IF_ERROR(
       wire::CheckFinite("bandwidth_bytes_per_s", message.bandwidth_bytes_per_s(), message.shaped() ? 1 : 0));
   GP_RETURN_IF_ERROR(CheckRange("limit_ns", message.limit_ns(), 1, kMaxProbeNs));

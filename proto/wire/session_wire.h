@@ -1,6 +1,6 @@
-// Validation of what travels on the two streams (agent to coordinator, worker to agent). One call at the gRPC adapter
-// makes every part of a message safe to convert or read: InvalidArgument begins with the path of the field. The value
-// types inside (jobs, plans, costs) are checked when they are converted with FromProto, not here.
+// Validation of messages on the two streams (agent to coordinator, worker to agent). One call at the gRPC adapter makes
+// every part of a message safe to convert or read: InvalidArgument begins with the path of the field. The value types
+// inside (jobs, plans, costs) are checked when they are converted with FromProto, not here.
 #pragma once
 
 #include <absl/status/status.h>
