@@ -1,5 +1,5 @@
-// Which of a plan's choices costs how much: for each one that the job leaves open, the best plan that is found with it
-// made otherwise, and everything else as open as before.
+// Costs of a plan's choices: for each one that the job leaves open, the best plan found with that choice changed, and
+// all others as open as before.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ struct ChoiceCost {
   std::string instead;                       // "4", "full", "north,west"
   std::optional<int64_t> iteration_ns = {};  // of the best plan with it; nullopt: there is none
   double excess = 0;                         // over the plan's own iteration; below 0: it is faster
-  // What else is different then, in the job's words: {"pipeline", "4"}, {"data", "32"}.
+  // Other differences that come with it, in the job's words: {"pipeline", "4"}, {"data", "32"}.
   std::vector<std::pair<std::string, std::string>> with = {};
   bool by_rule_alone = false;  // time ended before schedules made to measure were tried
   std::string missing = {};    // why there is none
@@ -32,18 +32,16 @@ struct ChoiceCosts {
   std::vector<std::string> not_tried;  // "tensor 8": before request.should_stop ended it
 };
 
-// Tried are: every other tensor degree, recompute mode, b and s; where there are replicas, the other ZeRO stages, even
-// if the job names its own; the next smaller and greater data degrees; half and
-// twice the pipeline ranks; one, two and four stages on each; even layers; every other schedule that fits the ranks,
-// and of a job that asks for geopipe none of its ΔN; each of a few sites left out, and the best other order of them all
-// where every order is tried. Each
-// is planned by rule, which finds its degrees and sites; where the request's own plan may have a schedule made to
-// measure, it is planned with one there, and at the plan's own degrees. Of all that is found so, each choice has the
-// best.
+// Tries every other tensor degree, recompute mode, b and s; if there are replicas, the other ZeRO stages, even if the
+// job names its own; the next smaller and greater data degrees; half and twice the pipeline ranks; one, two and four
+// stages on each; even layers; every other schedule that fits the ranks, and for a job that asks for geopipe no ΔN;
+// each of a few sites left out, and the best other order of all of them if every order is tried. Each is planned by
+// rule, which finds its degrees and sites; if the request's own plan may have a schedule made to measure, it is planned
+// with one there, and at the plan's own degrees. Each choice gets the best of all plans found.
 //
-// `request` is what `result` was planned for; its parallel_for runs the alternatives beside each other. Where
+// `request` is the one that `result` was planned for; its parallel_for runs the alternatives in parallel. If
 // should_stop (asked between and during them) ends it, some have their plan by rule alone, or are in `not_tried`.
-// Deterministic unless that ends it. Nothing under given costs.
+// Deterministic unless that ends it. Empty under given costs.
 ChoiceCosts CostsOfChoices(const PlanRequest& request, const PlanResult& result);
 
 }  // namespace geopipe

@@ -1,5 +1,5 @@
-// Which of the degrees and orders that a search has passed over is the fastest with a schedule made to measure: shapes
-// are compared by schedules that follow a rule, and another may gain more by one that does not.
+// Finds the fastest, with a schedule made to measure, of the degrees and orders that a search has passed over: it
+// compares shapes by schedules that follow a rule, and another shape may gain more from a schedule that does not.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -22,8 +22,8 @@ struct FasterShape {
   int64_t evaluations = 0;
 };
 
-// `shapes`: the most promising first; `iteration_ns`: to be beaten. Nothing is tried where RefineSchedule tries
-// nothing. Errors as RefineSchedule's.
+// `shapes`: the most promising first; `iteration_ns`: time to beat. Tries none where RefineSchedule tries none. Errors
+// as RefineSchedule's.
 absl::StatusOr<FasterShape> FindFasterShape(const PlanRequest& request, const CostSource& source,
                                             std::span<const Shape> shapes, int64_t iteration_ns);
 

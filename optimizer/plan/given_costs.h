@@ -18,15 +18,15 @@ namespace geopipe {
 // Stages of each site in placement order: consecutive stages up to the next crossing boundary.
 std::vector<int32_t> StagesPerSite(const PipelineCosts& costs);
 
-// InvalidArgument: costs that do not validate, stages that are not one per device in order, crossings that do not match
-// placement.sites, a fixed ΔN of another number of crossings. With `computes` also what the job's model and tokens
-// contradict: more devices than layers, other micro-batches, other messages.
+// Checks the costs. InvalidArgument: costs that do not validate, stages that are not one per device in order, crossings
+// that do not match placement.sites, a fixed ΔN of another number of crossings. With `computes` also contradictions
+// with the job's model and tokens: more devices than layers, other micro-batches, other messages.
 absl::Status CheckGivenCosts(const JobSpec& job, const PipelineCosts& costs, const std::vector<int32_t>& fixed_delta_n,
                              bool computes);
 
-// MakePlan with request.costs, of the schedule search.schedule (auto: searched for). ΔN is the fixed one, else the
-// best equal ΔN at all crossings from 0 to search.max_delta_n that fits. REQUIRES: CheckGivenCosts is OK.
-// FailedPrecondition: a site has too few devices, or nothing fits the given memory. DeadlineExceeded: as MakePlan.
+// Plans as MakePlan with request.costs, for the schedule search.schedule (auto: searched for). ΔN is the fixed one,
+// else the best equal ΔN at all crossings from 0 to search.max_delta_n that fits. REQUIRES: CheckGivenCosts is OK.
+// FailedPrecondition: a site has too few devices, or no schedule fits the given memory. DeadlineExceeded: as MakePlan.
 absl::StatusOr<PlanResult> PlanWithGivenCosts(const PlanRequest& request);
 
 }  // namespace geopipe

@@ -26,25 +26,25 @@ struct ShapeFound {
   int64_t unproven = 0;  // exhaustive: shapes with too many genomes
   bool stopped_early = false;
   std::optional<OtherShape> other;  // the best that was not taken, as far as it was searched
-  // Others for which a schedule made to measure may take at most kCloseRatio of what was found, as far as their bound
-  // and PlanSpace::ManyStagesNs tell: the least first, pipelines spelled out.
+  // Other shapes for which a schedule made to measure may take at most kCloseRatio of the time found, by their bound
+  // and PlanSpace::ManyStagesNs: the least first, pipelines spelled out.
   std::vector<Shape> close;
   static constexpr double kCloseRatio = 1.1;
   static constexpr size_t kMaxClose = 32;
   Shape most_frugal;  // that which exceeds its memory by least, if at all
 };
 
-// Few sites: every shape in the order of its lower bound, as long as that leaves it in the race. Many sites, all alike:
-// degrees and numbers of sites by their bound (ChainBounds), the best of them on the shortest walks over so many sites;
-// many unlike sites: walks by pace at all degrees (FindPacedWalks). They are compared by PlanSpace::Quick; the best
-// orders are improved by local search at the choices that went best with them, and the best shapes that come of it, at
-// most two orders with the same degrees, are searched. With a listed order and fixed degrees there is one shape for
-// each number of pipeline ranks. Shapes that memory rules out are left out before any search; when it rules out all,
-// that is known without one, and should_stop is not asked. search.max_evaluations is for all shapes together: each may
-// spend half of what is left, the last one the rest, and it ends when all is spent and something that fits was found.
-// Until then each further shape is given 64 at least. Errors as those of PlaceStages and PlanSpace::Create for the
-// first shape, when no shape can be made. InvalidArgument, too, for exhaustive search of many sites, and when the
-// shapes that fit all have too many genomes for it.
+// Few sites: every shape in the order of its lower bound, until the bound rules out the rest. Many sites, all alike:
+// degrees and numbers of sites by their bound (ChainBounds), the best of them on the shortest walks over that many
+// sites; many unlike sites: walks by pace at all degrees (FindPacedWalks). They are compared by PlanSpace::Quick; the
+// best orders are improved by local search at their best choices, and the best resulting shapes, at most two orders
+// with the same degrees, are searched. With a listed order and fixed degrees there is one shape for each number of
+// pipeline ranks. Shapes that memory rules out are left out before any search; when it rules out all, that is known
+// without one, and should_stop is not asked. search.max_evaluations is for all shapes together: each may spend half of
+// the rest, the last one all of it, and the search ends when all is spent and a plan that fits was found. Until then
+// each further shape is given at least 64. Errors as those of PlaceStages and PlanSpace::Create for the first shape,
+// when no shape can be made. InvalidArgument, too, for exhaustive search of many sites, and when the shapes that fit
+// all have too many genomes for it.
 absl::StatusOr<ShapeFound> SearchShapes(const PlanRequest& request, const CostSource& source);
 
 }  // namespace geopipe

@@ -1,5 +1,5 @@
-// The plans of single sites for all of a job's tokens or a share of them: what a plan over several sites is compared
-// with. Each is planned as a job at that site alone would be.
+// The plans of single sites for all of a job's tokens or a share of them, with which a plan over several sites is
+// compared. Each is planned as a job at that site alone would be.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -23,7 +23,7 @@ struct SitePlan {
   ReplicaTiming timing;
 };
 
-// Remembers what it has planned. Links play no part in it.
+// Plans single sites and remembers the plans. Links between sites are ignored.
 class SitePlanner {
  public:
   explicit SitePlanner(PlanRequest request);
@@ -32,24 +32,24 @@ class SitePlanner {
 
   const PlanRequest& request() const { return request_; }
 
-  // On all of the site's devices, with its own degrees where the request leaves them open, and its own schedule: with a
-  // schedule made to measure where the request's may have one and its sites are of few kinds. `sequence_length` 0: any
-  // of the job's. A site like one that is planned already has its plan, under its own name. The pointer lives as long
-  // as this. Errors as MakePlan's.
+  // The plan on all of the site's devices, with its own degrees if the request leaves them open, and its own schedule:
+  // made to measure if the request's may be so and its sites are of few kinds. `sequence_length` 0: any of the job's. A
+  // site like one that is planned already has its plan, under its own name. The pointer lives as long as this. Errors
+  // as MakePlan's.
   absl::StatusOr<const SitePlan*> At(const std::string& site, int64_t tokens, int64_t sequence_length = 0);
 
  private:
   absl::StatusOr<SitePlan> Make(const std::string& site, int64_t tokens, int64_t sequence_length) const;
-  // The first site of the cluster that costs the same, where costs are from figures.
+  // The first site of the cluster with the same costs, if costs are from figures.
   std::string Alike(const std::string& site) const;
 
-  // Whether each may have a schedule of its own, which takes time.
+  // True when the sites are of few kinds, so that each may have a schedule of its own, which takes time.
   bool HasFewKinds() const;
 
   PlanRequest request_;
   CostSource source_;
   bool refines_ = false;
-  // By site, tokens, sequence length.
+  // Plans by site, tokens, sequence length.
   std::map<std::tuple<std::string, int64_t, int64_t>, absl::StatusOr<SitePlan>> made_;
 };
 

@@ -1,5 +1,5 @@
-// What a job would do on clusters that differ in one or two figures: its plan at every point, beside 1F1B, and where
-// more of a figure stops to matter.
+// A job's plans on clusters that differ in one or two figures: its plan at every point, beside 1F1B, and the knee
+// beyond which more of a figure no longer matters.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -81,20 +81,20 @@ struct Sweep {
 // When no point has one: DeadlineExceeded if one was stopped, else FailedPrecondition with the first reason.
 absl::StatusOr<Sweep> RunSweep(const SweepRequest& request);
 
-// How little the iteration may still change past a knee.
+// Change of the iteration that may remain past a knee.
 inline constexpr double kKneeTolerance = 0.01;
 
 // The knee of `iteration_ns`, given in the order in which the swept figure gets better (more bandwidth, less latency,
 // more ΔN): the first position from which on all remaining values lie within kKneeTolerance of each other (greatest /
-// least - 1 < kKneeTolerance). Values of 0 stand for points without a plan and are passed over. nullopt when it would
-// be the last one (nothing shows then that more does not help), or nothing is there.
+// least - 1 < kKneeTolerance). Values of 0 stand for points without a plan and are skipped. nullopt when it would be
+// the last one (which does not show that more does not help), or there is no value.
 std::optional<size_t> KneeIndex(std::span<const int64_t> iteration_ns);
 
 // The knee along the last axis, as an index into its values, for the first schedule; `first` picks the value of the
 // first of two axes (0 with one). For latency it is the greatest latency below which less does not help.
 std::optional<size_t> KneeOf(const Sweep& sweep, size_t first = 0);
 
-// What the points come to, for one schedule.
+// A summary of the points, for one schedule.
 struct SweepSummary {
   int64_t feasible = 0;
   double greatest_bubble_reduction = 0;

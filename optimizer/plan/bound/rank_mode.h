@@ -1,4 +1,4 @@
-// What bounds know of a pipeline rank: its work and what limits how well it can be busy with it, and its memory.
+// A pipeline rank as bounds see it: its work, the limits on how busy it can be, and its memory.
 #pragma once
 
 #include <algorithm>
@@ -11,7 +11,7 @@
 
 namespace geopipe::bound {
 
-// As good as never, and several of them still have a sum.
+// A time that is practically never, and several of which still have a sum.
 inline constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 16;
 inline int64_t CeilDivide(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
@@ -39,7 +39,7 @@ inline Part PartOf(const PartCosts& costs, bool splits_backward) {
                          : Part{costs.forward_ns, costs.input_grad_ns + costs.weight_grad_ns, 0};
 }
 
-// A rank: its work, and what limits how well it can be busy with it.
+// A rank: its work, and the limits on how busy it can be.
 struct RankTimes {
   int64_t work_ns = 0;
   int64_t in_ns = 0;          // its first F is no earlier
@@ -51,7 +51,7 @@ struct RankTimes {
   int64_t late_ns = 0;        // in which it can do so much
   bool apart = false;         // its first I comes before that last F
 
-  // The iteration takes the work and what is idle before, and after.
+  // The work, and the idle time before and after it.
   int64_t IterationNs() const {
     const int64_t before_ns = std::max(in_ns, first_back_ns - fill_ns);
     const int64_t out_idle_ns = std::max<int64_t>(0, out_ns - late_ns);
@@ -61,7 +61,7 @@ struct RankTimes {
   }
 };
 
-// A site's devices as they recompute: what they take, and their memory.
+// A site's devices in one recompute mode: their times and their memory.
 struct RankMode {
   Part embedding;
   Part layer;
@@ -79,8 +79,8 @@ struct RankMode {
     }
     return bytes == 0 ? 1 : CeilDivide(micro_batches, std::min(micro_batches, free / bytes));
   }
-  // W that can be put off: of as many layers as memory keeps. A full backward, of at most `layers`, keeps activations
-  // until it ends, be it less.
+  // W that can be postponed: of as many layers as memory keeps. A full backward, of at most `layers`, keeps activations
+  // until it ends, which may be less than W needs.
   int64_t LateNs(int64_t free, int64_t layers) const {
     if (layer.late_ns == 0 || late_bytes == 0) {
       return layer.late_ns == 0 ? 0 : kNever;
@@ -91,7 +91,7 @@ struct RankMode {
   }
 };
 
-// On a device with so much memory, of a model with so many layers.
+// The mode of a device with `memory_bytes`, for a model with `layers`.
 RankMode MakeRankMode(const PartCosts& embedding, const PartCosts& block, const PartCosts& head,
                       const StageMemoryModel& memory, int64_t memory_bytes, int64_t layers, bool splits_backward);
 

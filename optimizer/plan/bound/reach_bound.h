@@ -1,5 +1,6 @@
-// The least time in which a pipeline over some of many unlike sites may be done, whatever their order: its links carry
-// all messages in that time, so they are among those that can; and the sites that these join work through all layers.
+// A bound for many unlike sites: the least time in which a pipeline over some of them may be done, whatever their
+// order. Its links must carry all messages in that time, and the sites that such links join must work through all
+// layers.
 #pragma once
 
 #include <cstddef>
@@ -19,9 +20,9 @@ struct ReachLink {
   int64_t iteration_ns = 0;  // of a pipeline that crosses it, at least
 };
 
-// `limit_ns` where no walk takes less. A rank has as many layers as it works through in the time; a site is passed
-// once, so one with a single link that is fast enough is at an end of the walk, of which there are two. REQUIRES:
-// layer_ns > 0.
+// `limit_ns` if no walk takes less. A rank has as many layers as it works through in the time; a site is passed once,
+// so one with a single link that is fast enough is at an end of the walk, of which there are two. REQUIRES: layer_ns >
+// 0.
 int64_t ReachBoundNs(std::span<const ReachSite> sites, std::span<const ReachLink> links, int64_t layers,
                      int64_t limit_ns);
 

@@ -1,4 +1,4 @@
-// Predicts what a given plan will do.
+// Predicts the figures of a given plan.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -23,13 +23,12 @@ struct PlanPrediction {
 // REQUIRES: ValidateCosts(costs).ok(); costs.shape has the stages and micro-batches of the plan.
 absl::StatusOr<PlanPrediction> PredictPlan(const JobSpec& job, const Plan& plan, PipelineCosts costs);
 
-// The same for a compute-only schedule that is given; of the plan's kind and ΔN is read only what `costs`, which are of
-// these, count as messages, to count the schedule's own in their place.
-// REQUIRES also: `compute` is for costs.shape.
+// Predicts the same for a given compute-only schedule. Kind and ΔN of the plan are read only to replace the messages
+// that `costs` count for them by the schedule's own. REQUIRES also: `compute` is for costs.shape.
 absl::StatusOr<PlanPrediction> PredictSchedule(const JobSpec& job, const Plan& plan, PipelineCosts costs,
                                                const Schedule& compute);
 
-// The same under costs that are given whole (a case file's), memory of messages included.
+// Predicts the same under costs that are given whole (a case file's), memory of messages included.
 absl::StatusOr<PlanPrediction> PredictGiven(const Plan& plan, PipelineCosts costs, const Schedule& compute);
 
 }  // namespace geopipe

@@ -1,4 +1,4 @@
-// All grids that a small job could have, by what they take at least.
+// All grids that a small job could have, with lower bounds.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +26,7 @@ struct Grid {
 };
 
 // Every grid of the request whose bound is below `worth_ns`, with the same recompute mode on all pipeline ranks.
-// nullopt: there are too many. May be incomplete where `stopped` says so.
+// nullopt: there are too many. May be incomplete if `stopped` says so.
 std::optional<std::vector<Grid>> GridsWithin(const PlanRequest& request, const CostSource& source, int64_t worth_ns,
                                              const std::function<bool()>& stopped);
 

@@ -11,10 +11,10 @@
 
 namespace geopipe {
 
-// A plan at the shape, b, s and ZeRO stage of `result` whose ranks differ in their mode, shorter by a tenth of a
+// Finds a plan at the shape, b, s and ZeRO stage of `result` whose ranks differ in their mode, shorter by a tenth of a
 // percent at least: first with the cheapest mode on every rank that its memory allows under the result's schedule, then
-// by changing the mode of runs of ranks of a site for as long as that helps. Nothing where the job says the mode, there
-// is one rank, or the request does not want a refinement, searches exhaustively, fixes ΔN or has other than
+// by changing the mode of runs of ranks of a site for as long as that helps. Finds none if the job names the mode,
+// there is one rank, or the request does not want a refinement, searches exhaustively, fixes ΔN or has other than
 // non-blocking messages. Deterministic unless request.should_stop ends it. Errors as CostsOfPlan's. REQUIRES: no given
 // costs.
 absl::StatusOr<Refinement> MixRecompute(const PlanRequest& request, const CostSource& source, const PlanResult& result);

@@ -1,6 +1,6 @@
-// The last step of a search for `schedule: auto`: what the genetic search found is measured against schedules that
-// are searched for (optimizer/scheduler), at every b, s, mode (choices.h) and number of stages on a pipeline rank (one;
-// two there and back; two to kMaxTriedStagesPerRank round about) whose lower bound leaves room for something better.
+// The last step of a search for `schedule: auto`: compares the result of the genetic search with schedules that are
+// searched for (optimizer/scheduler), at every b, s, mode (choices.h) and number of stages on a pipeline rank (one; two
+// there and back; two to kMaxTriedStagesPerRank round about) whose lower bound leaves room for a better one.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -19,8 +19,7 @@
 namespace geopipe {
 
 // ΔN of each crossing, ascending, as `schedule` (compute-only) uses it: by how much more the stage before it runs ahead
-// of 1F1B than the stages behind it already make it. Its message buffers need no more. 0 where devices run several
-// stages.
+// of 1F1B than the stages behind it already make it. Its message buffers need no more. 0 if devices run several stages.
 std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCosts& costs);
 
 struct RefinedPlan {
@@ -29,7 +28,7 @@ struct RefinedPlan {
 };
 
 struct Refinement {
-  // RefineSchedule: by a tenth of a percent at least.
+  // RefineSchedule: shorter by a tenth of a percent at least.
   std::optional<RefinedPlan> better;
   // RefineSchedule: the least of all points' bounds. The greatest number: there is no point.
   int64_t bound_ns = std::numeric_limits<int64_t>::max();
@@ -38,24 +37,23 @@ struct Refinement {
   std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and mode
 };
 
-// Puts what was found in the place of what `result` has: plan, prediction, costs, schedule, and how it was searched.
-// REQUIRES: found.better.
+// Replaces plan, prediction, costs and schedule of `result`, and the account of the search, by those found. REQUIRES:
+// found.better.
 void TakePlan(Refinement found, PlanResult& result);
 
-// `plan`: the best so far, `iteration_ns` its iteration. Nothing is tried when the request does not want it, asks
-// for something else than schedule auto with non-blocking messages, or fixes ΔN. Deterministic for the job's seed
-// unless request.should_stop ends it. Errors as CostsOfPlan's.
-// With kSurvey every b, s, mode and number of stages on a rank is given a few schedules; with kFull the best
-// of them are searched further. Where the job asks for several stages on a rank, `plan` and `iteration_ns` have none
-// and no better one may mean that none fits.
+// Refines. `plan`: the best so far, `iteration_ns` its iteration. Tries nothing when the request does not want it, asks
+// for another schedule than auto or other than non-blocking messages, or fixes ΔN. Deterministic for the job's seed
+// unless request.should_stop ends it. Errors as CostsOfPlan's. kSurvey gives every b, s, mode and number of stages on a
+// rank a few schedules; kFull searches the best of them further. If the job asks for several stages on a rank, `plan`
+// and `iteration_ns` have none, and no better one may mean that none fits.
 enum class RefineEffort : uint8_t { kSurvey, kFull };
 absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
                                           int64_t iteration_ns, RefineEffort effort = RefineEffort::kFull);
 
-// Whether the job's plan needs what only RefineSchedule finds: `schedule: auto` with several stages on a rank.
+// True when only RefineSchedule finds the job's plan: `schedule: auto` with several stages on a rank.
 bool NeedsMoreStages(const JobSpec& job);
 
-// The best schedule found at `point` (of kind auto) with about so many timed actions, if it is shorter than
+// The best schedule found at `point` (of kind auto) with about `actions` timed actions, if it is shorter than
 // `iteration_ns`. Errors as CostsOfPlan's.
 absl::StatusOr<Refinement> SearchScheduleAt(const PlanRequest& request, const CostSource& source,
                                             const SchedulePoint& point, int64_t iteration_ns, int64_t actions);

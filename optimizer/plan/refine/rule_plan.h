@@ -10,9 +10,9 @@
 
 namespace geopipe {
 
-// The shortest plan of the job's kind, which has a rule and is not searched, at the sites and degrees of `plan`, what
-// the search found with SearchedKind in its place. ΔN is `plan`'s own, the request's, or one of several fractions and
-// multiples of what hides the crossings; where a schedule with a split backward does not fit it is made again within
+// The shortest plan of the job's kind, which has a rule and is not searched, at the sites and degrees of `plan`, which
+// the search found with SearchedKind instead. ΔN is `plan`'s own, the request's, or one of several fractions and
+// multiples of the ΔN that hides the crossings; a schedule with a split backward that does not fit is made again within
 // less memory. `better` is set. Deterministic unless request.should_stop ends it.
 // FailedPrecondition: none fits; names pipeline rank, bytes and capacity. InvalidArgument: the rule is not defined for
 // any b and s, or errors as SchedulePoints'. DeadlineExceeded: should_stop, before one that fits.

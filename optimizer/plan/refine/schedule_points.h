@@ -1,5 +1,5 @@
-// Where schedules are tried that the genetic search does not: at the sites and degrees that it found, with every b and
-// s, and with the stages that they want on every pipeline rank.
+// Points at which schedules are tried that the genetic search does not run: at the sites and degrees that it found,
+// with every b and s, and with their own numbers of stages on every pipeline rank.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -26,27 +26,28 @@ struct SchedulePoint {
   std::vector<std::vector<int32_t>> delta_n_choices;  // for PlanByRule
 };
 
-// How often a schedule is made again with less memory, because the last one's messages took more than was foreseen.
+// Most times that a schedule is made again with less memory, because the last one's messages took more than was
+// foreseen.
 inline constexpr int kMemoryRounds = 8;
 
-// `plan` as it is, for schedules of its kind. The bound is of every schedule; for a searched one (kAuto), of those that
-// fit: their costs count messages by the micro-batch. Errors as CostsOfPlan's.
+// The point of `plan` as it is, for schedules of its kind. The bound is of every schedule; for a searched one (kAuto),
+// of those that fit: their costs count messages by the micro-batch. Errors as CostsOfPlan's.
 absl::StatusOr<SchedulePoint> SchedulePointOf(const PlanRequest& request, const CostSource& source, Plan plan);
 
 // The choices of mode, b and s with which the work alone, at the best split of the layers over the ranks of `plan`,
-// does not take longer than `worth_ns`; with no other may a schedule end by then. Errors as CostsOfPlan's. REQUIRES:
-// `plan` has one stage per pipeline rank.
+// takes at most `worth_ns`; with no other can a schedule end by then. Errors as CostsOfPlan's. REQUIRES: `plan` has one
+// stage per pipeline rank.
 absl::StatusOr<std::vector<WorkChoice>> WorkWithin(const PlanRequest& request, const CostSource& source,
                                                    const Plan& plan, int64_t worth_ns);
 
 enum class LinearLayers : uint8_t { kOwn, kBalanced };
 
-// `plan` with every one of `work`, for schedules of `kind`; by lower bound, equals in the order of `work`. With more
-// stages than pipeline ranks their layers are even, or, where the job lets the search split them, such that pipeline
-// ranks balance; with as many they are the plan's own, or those that balance where these are others. Of searched
-// schedules a point is left out where one that differs by its ZeRO stage alone is as good in everything.
-// InvalidArgument: fewer layers than stages, or two neighbouring stages on sites without a link. Else errors as
-// SchedulePointOf's. REQUIRES: `plan` has one stage per pipeline rank; `work` is of the job's WorkChoices.
+// Points of `plan` with each of `work`, for schedules of `kind`; by lower bound, equals in the order of `work`. With
+// more stages than pipeline ranks their layers are even, or, if the job lets the search split them, such that pipeline
+// ranks balance; with as many they are the plan's own, or the balanced ones if these differ. Of searched schedules a
+// point is left out if one that differs by its ZeRO stage alone is as good in everything. InvalidArgument: fewer layers
+// than stages, or two neighbouring stages on sites without a link. Else errors as SchedulePointOf's. REQUIRES: `plan`
+// has one stage per pipeline rank; `work` is of the job's WorkChoices.
 absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& request, const CostSource& source,
                                                           Plan plan, ScheduleKind kind, const StageChoice& stages,
                                                           std::span<const WorkChoice> work,

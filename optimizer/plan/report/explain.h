@@ -1,4 +1,4 @@
-// Why a plan is what it is, and why there is none.
+// The reasons for a plan, and for there being none.
 #pragma once
 
 #include <absl/status/status.h>
@@ -20,23 +20,23 @@ namespace geopipe {
 std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least);
 
 // The nearest alternatives to `best` with the reason each was not taken: ΔN one higher and one lower at each crossing,
-// layers split evenly, every other b, s, recompute mode, ZeRO stage and schedule kind (with what is known to go best
-// with it). `outcome` is the search's.
+// layers split evenly, every other b, s, recompute mode, ZeRO stage and schedule kind (with the best known other
+// genes). `outcome` is the search's.
 std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const Evaluated& best,
                                                  const SearchOutcome& outcome);
 
-// The same of an order of sites and degrees. `best_ns` is what the search found for the one that was chosen.
+// The reason against an order of sites and degrees. `best_ns` is the search's result for the chosen one.
 RejectedAlternative RejectedShape(const Shape& chosen, const OtherShape& other, int64_t best_ns);
 
 // FailedPrecondition for a job that does not even fit as `frugal`, the order of sites and degrees that exceed their
-// memory by least: at the most frugal choice that the job allows, the stage that exceeds its capacity by most with what
-// it needs (and the degrees that were auto), then every single change that was checked to make the job fit: larger
+// memory by least: at the most frugal choice that the job allows, the stage that exceeds its capacity by most with its
+// needs (and the degrees that were auto), then every single change that was checked to make the job fit: larger
 // devices, a longer pipeline, more tensor parallelism, recomputation, ZeRO, sequence parallelism, smaller b or s, bf16,
-// smaller fixed ΔN. When memory does not rule that choice out, it says that the search found nothing that fits within
-// its evaluations. REQUIRES: PlaceStages succeeds for JobOf(request.job, frugal).
+// smaller fixed ΔN. If memory does not rule that choice out, it says that the search found no plan that fits within its
+// evaluations. REQUIRES: PlaceStages succeeds for JobOf(request.job, frugal).
 absl::Status Infeasible(const PlanRequest& request, const Shape& frugal);
 
-// The same in one line, without what would help: "stage 0 on oslo needs 95.2 GiB of 70.2 GiB, 25.0 GiB too much".
+// The same in one line, without remedies: "stage 0 on oslo needs 95.2 GiB of 70.2 GiB, 25.0 GiB too much".
 std::string LackingMemory(const PlanRequest& request, const Shape& frugal);
 
 }  // namespace geopipe

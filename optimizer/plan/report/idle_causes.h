@@ -1,4 +1,4 @@
-// Where the time goes in which a device does nothing: read off a recorded timeline and the longest chain through it.
+// The causes of a device's idle time: read off a recorded timeline and the longest chain through it.
 #pragma once
 
 #include <cstdint>
@@ -20,17 +20,17 @@ struct ChainSegment {
   int64_t end_ns = 0;
 };
 
-// From 0 to the end of the last action, without gaps, in order of time. Where both its device and its input let an
-// action begin, the chain stays on the device. REQUIRES: `result` was recorded under `costs`.
+// The chain from 0 to the end of the last action, without gaps, in order of time. If both its device and its input let
+// an action begin, the chain stays on the device. REQUIRES: `result` was recorded under `costs`.
 std::vector<ChainSegment> LongestChain(const SimulationResult& result, const PipelineCosts& costs);
 
 // The warm-up of a device lasts until its first backward begins, its drain begins when its last forward ends (never
-// before the warm-up's end); the steady phase is what lies between. A device that is idle in it is so because the chain
-// is elsewhere: on a device where it stays for long (kWork: that one has no time to lose), or on its way over
-// crossings (kLink and kHold: what lies between two messages of the chain counts as the one before).
+// before the warm-up's end); the steady phase lies between. A device that is idle in it is so because the chain is
+// elsewhere: on a device where it stays for long (kWork: that one has no time to lose), or on its way over crossings
+// (kLink and kHold: segments between two messages of the chain count as the one before).
 enum class IdleCause : uint8_t { kWarmUp, kDrain, kLink, kWork, kHold, kEpilogue };
 
-// The chain stays on a device when it is there for this part of the iteration at once.
+// Part of the iteration for which the chain must be on a device at once to stay there.
 inline constexpr double kStays = 0.2;
 
 struct IdleTime {

@@ -1,5 +1,6 @@
-// What fills the memory of a plan's devices, by category, at the moment when it is fullest. From the memory model's own
-// arithmetic (plan_memory.h) and the plan's schedule: the categories make up the peak that the plan was checked with.
+// The contents of the memory of a plan's devices, by category, at the moment when it is fullest. From the memory
+// model's own arithmetic (plan_memory.h) and the plan's schedule: the categories add up to the peak that the plan was
+// checked with.
 #pragma once
 
 #include <cstdint>
@@ -12,7 +13,7 @@
 
 namespace geopipe {
 
-// Of one device of a pipeline rank, over all stages that it runs.
+// The memory of one device of a pipeline rank, over all stages that it runs.
 struct MemoryBreakdown {
   std::string site;
   int64_t weight_bytes = 0;
@@ -22,8 +23,8 @@ struct MemoryBreakdown {
   int64_t recovery_bytes = 0;   // states kept for recovery (StageMemory)
   int64_t workspace_bytes = 0;  // standing tables, and what one backward needs besides
   int64_t message_bytes = 0;    // slots of posted receives, sends that are not acknowledged
-  // Of micro-batches between F and the end of B or I on one of the stages: so many stages' worth of them, and what they
-  // keep. Of those between I and W, where the backward is split, what W needs. Both without logits.
+  // Micro-batches between F and the end of B or I: their number, over all stages, and the bytes that they keep.
+  // Micro-batches between I and W, if the backward is split: the bytes that W needs. Both without logits.
   int64_t in_flight = 0;
   int64_t activation_bytes = 0;
   int64_t weight_grad_bytes = 0;
@@ -39,11 +40,11 @@ struct MemoryBreakdown {
   friend bool operator==(const MemoryBreakdown&, const MemoryBreakdown&) = default;
 };
 
-// One per pipeline rank. Empty where the plan's costs were given without memory. REQUIRES: the plan was made for the
-// job on the cluster.
+// One per pipeline rank. Empty if the plan's costs were given without memory. REQUIRES: the plan was made for the job
+// on the cluster.
 std::vector<MemoryBreakdown> BreakDownMemory(const JobSpec& job, const ClusterSpec& cluster, const PlanResult& result);
 
-// Of the rank with the least to spare; the first of equals. REQUIRES: not empty.
+// The rank with the least to spare; the first of equals. REQUIRES: not empty.
 size_t TightestRank(const std::vector<MemoryBreakdown>& ranks);
 
 }  // namespace geopipe

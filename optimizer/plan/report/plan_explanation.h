@@ -1,5 +1,5 @@
-// Why a plan takes the time it takes: what binds each stage, where the bubble comes from, and what would help. All of
-// it is measured in simulations of this plan, nothing is a rule of thumb.
+// The reasons for a plan's iteration time: the limit of each stage, the sources of the bubble, and changes that would
+// help. All of it is measured in simulations of this plan; none is a rule of thumb.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -15,7 +15,7 @@
 
 namespace geopipe {
 
-// What keeps a stage from getting through its steady phase faster.
+// The limit that keeps a stage from getting through its steady phase faster.
 enum class StageLimit : uint8_t {
   kCompute,   // it works nearly all of the time (kBusyEnough)
   kLink,      // the way over a crossing and back takes longer than the work that is there meanwhile; index: boundary
@@ -34,7 +34,7 @@ struct StageExplanation {
   StageLimit limit = StageLimit::kCompute;
   int32_t index = 0;
   int64_t work_ns = 0;  // forward and backward of one micro-batch
-  // Parts of the iteration in which it does nothing.
+  // Parts of the iteration in which the stage is idle.
   double warm_up = 0;
   double steady = 0;
   double drain = 0;
@@ -47,14 +47,14 @@ struct StageExplanation {
   int64_t room_micro_batches = 0;  // whose activations would fit besides
 };
 
-// `ratio` of all devices' time; they make up the bubble.
+// A part of the bubble, as `ratio` of all devices' time; together they make up the bubble.
 struct BubblePart {
   IdleCause cause = IdleCause::kWarmUp;
   int32_t index = 0;  // boundary or stage
   double ratio = 0;
 };
 
-// A change, and what it alone does to the iteration of this very plan.
+// A change, and its effect alone on the iteration of this very plan.
 struct Remedy {
   enum class Kind : uint8_t {
     kBandwidth,    // a crossing (all that share its link) of twice the bandwidth

@@ -1,4 +1,5 @@
-// What people decide by: how well a plan uses the devices, what the job takes with it, and what stays idle.
+// Figures that people decide by: how well a plan uses the devices, the job's time and cost with it, and the idle
+// devices.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@ struct SiteUse {
   friend bool operator==(const SiteUse&, const SiteUse&) = default;
 };
 
-// Of a link that the plan's pipeline crosses, once or more often. As much goes in the other direction.
+// Use of a link that the plan's pipeline crosses, once or more often. As many bytes go in the other direction.
 struct LinkUse {
   std::string site_a;
   std::string site_b;
@@ -32,14 +33,13 @@ struct LinkUse {
 };
 
 struct PlanFigures {
-  // Of the matrix products of one iteration, forward and backward, as the cost model counts them (attention dense over
-  // s); what is recomputed does not count.
+  // FLOPs of the matrix products of one iteration, forward and backward, as the cost model counts them (attention dense
+  // over s); recomputation does not count.
   double model_flops = 0;
   double flops_per_device_per_s = 0;  // of a device in use
-  // Model FLOPs utilisation: model_flops over what the devices in use have at their peak. 0: a site does not say its
-  // peak_flops.
+  // Model FLOPs utilisation: model_flops over the peak of the devices in use. 0: a site does not state its peak_flops.
   double mfu = 0;
-  // The plain work, nothing recomputed and nothing exchanged, over all of the cluster's devices at their stated
+  // Time of the plain work, without recomputation and communication, over all of the cluster's devices at their stated
   // efficiency: a yardstick, not a bound. 0: as mfu.
   int64_t work_ns = 0;
   int64_t cluster_bound_ns = 0;    // PlanResult's: no plan for the job on the cluster takes less; 0: not known

@@ -20,7 +20,7 @@ enum class BaselineScope : uint8_t {
   kSame,        // the plan's own b, s and layers
   kBest,        // the schedule's own best b, s and layers
   kSingleSite,  // the best single site that fits, with its own best schedule and degrees
-  // A pipeline within each site on an equal share of the tokens, gradients reduced over the sites: the same training.
+  // A pipeline within each site on an equal share of the tokens, gradients reduced over the sites: equivalent training.
   kSiteReplicas,
 };
 

@@ -23,12 +23,12 @@ namespace geopipe {
 // over all tensor-parallel ranks, in model order; a tied embedding counts once.
 std::vector<int64_t> BucketBytes(const JobSpec& job);
 
-// What one site's replica does with the gradients of an iteration, from its start.
+// The timing of one site's gradients and updates in an iteration, from its start.
 struct ReplicaTiming {
   struct Bucket {
     int32_t pipeline_rank = 0;
-    // The last micro-batch has added to it: layer by layer, while the stage's last backward goes on with the layers
-    // before.
+    // Time at which the last micro-batch has added to it: layer by layer, while the stage's last backward continues
+    // with the layers before.
     int64_t ready_ns = 0;
     int64_t scatter_ns = 0;  // reduce-scatter over the site's replicas of the stage, before the sites' reduction
     int64_t gather_ns = 0;   // all-gather of gradients after it; 0 under ZeRO, which gathers updated weights
@@ -46,8 +46,8 @@ struct ReplicaTiming {
   int64_t alone_ns = 0;                            // the iteration without any other site
 };
 
-// `job` is the site's: its share of the tokens, the plan's degrees; `costs` and `schedule` are what the plan's
-// prediction was made with. Errors as CostsOfPlan's. REQUIRES: all of the plan's ranks are at one site.
+// `job` is the site's: its share of the tokens, the plan's degrees; `costs` and `schedule` are those of the plan's
+// prediction. Errors as CostsOfPlan's. REQUIRES: all of the plan's ranks are at one site.
 absl::StatusOr<ReplicaTiming> TimeReplica(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           const Plan& plan, const PipelineCosts& costs, const Schedule& schedule);
 
@@ -57,13 +57,13 @@ struct ReducedIteration {
   std::vector<int64_t> sites_ns;  // until each site could begin its next iteration; the greatest is the iteration
 };
 
-// The sites begin together. A bucket goes through the network of its stage's replicas, over the links when every site
-// has it, and, without ZeRO, through that network again; each takes buckets in the order in which they come
-// (hierarchical all-reduce, arXiv 1807.11205). All shards of a bucket share the links: the devices of a site send
-// theirs at once. So the links are busy for `reduction.LinkNs` of each bucket and it is summed a latency later. With
-// one bucket that nothing hides it is `reduction.AloneNs`; what the last backward hides is not exposed. Sites that
-// begin their next iteration as soon as they can, and not together, are no slower. REQUIRES: one timing per site of the
-// reduction; sizes as BucketBytes.
+// Times an iteration of sites that begin together. A bucket goes through the network of its stage's replicas, over the
+// links when every site has it, and, without ZeRO, through that network again; each takes buckets in the order in which
+// they come (hierarchical all-reduce, arXiv 1807.11205). All shards of a bucket share the links: the devices of a site
+// send theirs at once. So the links are busy for `reduction.LinkNs` of each bucket and it is summed a latency later.
+// With one bucket that nothing hides that is `reduction.AloneNs`; time that the last backward hides is not exposed.
+// Sites that begin their next iteration as soon as they can, and not together, are no slower. REQUIRES: one timing per
+// site of the reduction; sizes as BucketBytes.
 ReducedIteration ReduceOverSites(std::span<const ReplicaTiming> sites, const SiteReduction& reduction,
                                  std::span<const int64_t> bucket_bytes);
 

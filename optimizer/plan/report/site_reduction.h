@@ -1,4 +1,4 @@
-// How gradients of which every site has its own are summed over the sites' links, and what that takes.
+// Ways to sum the gradients of all sites over the sites' links, and their times.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -33,11 +33,11 @@ struct SiteReduction {
   double bandwidth_bytes_per_s = 0;                        // least of these links, per direction
   int64_t latency_ns = 0;  // from when the last byte has entered until the sum is everywhere, on an idle network
 
-  // How long the slowest link is busy with the reduction of `bytes`, in each direction.
+  // Time for which the slowest link is busy with the reduction of `bytes`, in each direction.
   int64_t LinkNs(int64_t bytes) const;
-  // All of a reduction that nothing else shares the links with.
+  // Time of a reduction that has the links for itself.
   int64_t AloneNs(int64_t bytes) const { return LinkNs(bytes) + latency_ns; }
-  // Over all links, both directions: 2 (k - 1) times `bytes` in either way.
+  // Bytes over all links, both directions: 2 (k - 1) times `bytes` either way.
   int64_t WanBytes(int64_t bytes) const;
 
   friend bool operator==(const SiteReduction&, const SiteReduction&) = default;

@@ -1,5 +1,5 @@
-// Where a plan's iteration goes: from the plain work, spread over every device at its stated efficiency, to the time
-// that it takes, part by part.
+// A plan's iteration, part by part: from the plain work, spread over every device at its stated efficiency, to its full
+// time.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -18,7 +18,7 @@ namespace geopipe {
 
 enum class TimePart : uint8_t {
   // The matrix products of forward and backward on all of the cluster's devices at their stated efficiency
-  // (PlanFigures::work_ns); where a site does not give its figures, all that its stages do that is not listed below.
+  // (PlanFigures::work_ns); if a site does not give its figures, all work of its stages that is not listed below.
   kPlainWork,
   kIdleDevices,       // the same products on the devices in use alone
   kBelowEfficiency,   // products of few rows, memory traffic, operations that only move elements; what was measured
@@ -40,10 +40,10 @@ struct TimeShare {
   double ns = 0;  // of the mean device in use; below 0 only by what rounding and unequal sites shift between parts
 };
 
-// One of each part, in their order; together they are the iteration. A device's work is the plan's costs; its waiting
-// is told apart as FindIdleCauses does; of the epilogue each part is what the iteration would be shorter without it,
-// the reduction first. `simulated` is the recorded simulation of the result's schedule. Errors as CostsOfPlan's.
-// REQUIRES: the plan was made for the job on the source's cluster.
+// One of each part, in their order; together they are the iteration. A device's work is from the plan's costs; its
+// waiting is attributed as in FindIdleCauses; each part of the epilogue is the time by which the iteration would be
+// shorter without it, the reduction first. `simulated` is the recorded simulation of the result's schedule. Errors as
+// CostsOfPlan's. REQUIRES: the plan was made for the job on the source's cluster.
 absl::StatusOr<std::vector<TimeShare>> BreakDownTime(const JobSpec& job, const ClusterSpec& cluster,
                                                      const CostSource& source, const PlanResult& result,
                                                      const SimulationResult& simulated);

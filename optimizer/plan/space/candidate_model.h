@@ -1,4 +1,4 @@
-// The candidates of one job on one placement, and what each would cost.
+// The candidates of one job on one placement, and their costs.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -43,7 +43,7 @@ struct TightestStage {
 
 class CandidateModel {
  public:
-  // What is the same for all candidates of one mode, b and s.
+  // The part that is the same for all candidates of one mode, b and s.
   struct Point {
     MemoryMode mode;
     int32_t micro_batch = 0;
@@ -69,7 +69,7 @@ class CandidateModel {
   bool splits_layers() const;  // whether the job lets the planner split them otherwise than evenly
   std::vector<int32_t> EvenLayers() const;
 
-  // Those whose b and s divide tokens_per_iteration, by mode, then b, then s.
+  // Points whose b and s divide tokens_per_iteration, by mode, then b, then s.
   const std::vector<Point>& points() const { return points_; }
   // Null when b and s do not divide tokens_per_iteration. REQUIRES: `mode` is one of modes().
   const Point* FindPoint(const MemoryMode& mode, int32_t micro_batch, int32_t sequence) const;
@@ -78,12 +78,12 @@ class CandidateModel {
   }
   // Least time of any candidate at this point whose first stages have these layers.
   int64_t PartialBoundNs(const Point& point, std::span<const int32_t> layers) const;
-  // About what a schedule takes with several stages on every pipeline rank, as many as are best and the job allows:
+  // Estimated time of a schedule with several stages on every pipeline rank, as many as are best and the job allows:
   // balanced work, a round trip of one micro-batch over as many rounds, the busiest link. nullopt: none may be.
   std::optional<int64_t> ManyStagesNs(const Point& point) const;
 
-  // By how much another ZeRO stage could be shorter than the point's at most: 2 and 3 take no less in a micro-batch and
-  // 0 the same, so what is left is what follows the last.
+  // Most time by which another ZeRO stage could be shorter than the point's: a micro-batch takes no less with 2 and 3
+  // and the same with 0, so only the time after the last one can differ.
   int64_t ZeroStageGainNs(const Point& point) const;
 
   // REQUIRES of all below: the candidate's mode, b and s are a point.

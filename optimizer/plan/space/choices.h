@@ -21,9 +21,8 @@ inline std::vector<Recompute> RecomputeModes(const JobSpec& job) {
   return {Recompute::kNone, Recompute::kSelective, Recompute::kFull};
 }
 
-// The ZeRO stages that the job, with its data degree (auto is 1), allows: its own, or with auto each; the one that most
-// jobs go best with first, then those that divide more. Replicas are what states are divided over: of one there are
-// none (0).
+// The ZeRO stages that the job, with its data degree (auto is 1), allows: its own, or with auto each; the one that is
+// best for most jobs first, then those that divide more. With one replica there is nothing to divide (0).
 inline std::vector<int32_t> ZeroStages(const JobSpec& job) {
   if (job.parallelism.data <= 1) {
     return {0};
@@ -34,7 +33,7 @@ inline std::vector<int32_t> ZeroStages(const JobSpec& job) {
   return {1, 2, 3, 0};
 }
 
-// What a plan spends time on to hold less: activations that are made again, and states that replicas divide.
+// A way to hold less at the cost of time: activations that are made again, and states that replicas divide.
 struct MemoryMode {
   Recompute recompute = Recompute::kNone;
   int32_t zero_stage = 0;
@@ -42,7 +41,7 @@ struct MemoryMode {
   friend bool operator==(const MemoryMode&, const MemoryMode&) = default;
 };
 
-// Pipeline ranks that recompute differently keep what they have (`mode.recompute` is not read).
+// Sets the mode of a plan. Pipeline ranks that recompute differently keep their modes (`mode.recompute` is not read).
 inline void SetMode(const MemoryMode& mode, Plan& plan) {
   if (plan.SameRecompute().has_value()) {
     plan.SetRecompute(mode.recompute);
@@ -50,7 +49,7 @@ inline void SetMode(const MemoryMode& mode, Plan& plan) {
   plan.zero_stage = mode.zero_stage;
 }
 
-// All that the job allows, the same on every pipeline rank, by recompute mode.
+// All modes that the job allows, the same on every pipeline rank, by recompute mode.
 inline std::vector<MemoryMode> MemoryModes(const JobSpec& job) {
   std::vector<MemoryMode> modes;
   for (const Recompute recompute : RecomputeModes(job)) {
@@ -69,7 +68,7 @@ inline int32_t MicroBatchesOf(const JobSpec& job, int64_t micro_batch_size, int6
                                                                                            : 0;
 }
 
-// How a micro-batch runs on a stage.
+// The way in which a micro-batch runs on a stage.
 struct WorkChoice {
   MemoryMode mode;
   int64_t micro_batch_size = 0;
@@ -78,7 +77,7 @@ struct WorkChoice {
   friend bool operator==(const WorkChoice&, const WorkChoice&) = default;
 };
 
-// All whose b and s divide the job's tokens, by mode, then b, then s.
+// All choices whose b and s divide the job's tokens, by mode, then b, then s.
 inline std::vector<WorkChoice> WorkChoices(const JobSpec& job) {
   std::vector<WorkChoice> choices;
   for (const MemoryMode& mode : MemoryModes(job)) {
@@ -93,7 +92,7 @@ inline std::vector<WorkChoice> WorkChoices(const JobSpec& job) {
   return choices;
 }
 
-// Where the stages of a plan are.
+// The layout of a plan's stages.
 struct StageChoice {
   StageLayout layout = StageLayout::kLinear;
   int32_t per_rank = 1;
@@ -101,8 +100,8 @@ struct StageChoice {
   friend bool operator==(const StageChoice&, const StageChoice&) = default;
 };
 
-// Those that the job allows on so many pipeline ranks: with its schedule, its stages per rank, a layer for each stage.
-// Fewer stages on a rank come first.
+// Layouts that the job allows on `pipeline` pipeline ranks: with its schedule, its stages per rank, a layer for each
+// stage. Fewer stages on a rank come first.
 inline std::vector<StageChoice> StageChoices(const JobSpec& job, int64_t pipeline) {
   const ScheduleRow& row = RowOf(job.search.schedule);
   std::vector<StageChoice> choices;
@@ -129,9 +128,9 @@ constexpr std::string_view RecomputeName(Recompute recompute) {
   return kNames[static_cast<size_t>(recompute)];
 }
 
-// Of all pipeline ranks: "full", or where they differ "full on ranks 0-2, none on 3-5, 7".
+// Text of all pipeline ranks' modes: "full", or if they differ "full on ranks 0-2, none on 3-5, 7".
 std::string RecomputeText(const Plan& plan);
-// The same in one word: "full", or where they differ "mixed".
+// The same in one word: "full", or if they differ "mixed".
 std::string_view RecomputeWord(const Plan& plan);
 
 }  // namespace geopipe

@@ -1,4 +1,4 @@
-// What bounds take for the costs of a site.
+// The costs of a site as bounds take them.
 #pragma once
 
 #include <optional>
@@ -12,14 +12,15 @@
 
 namespace geopipe {
 
-// The lesser of both, action by action.
+// Takes the lesser of both, action by action.
 void TakeFaster(const PartCosts& other, PartCosts& part);
 
-// Where a stage's replicas can be on the site: as many on each of its nodes, from as many as a node holds to one. Of
-// any other places some of these take no more for a collective. Empty where a figure is missing that all of them need.
+// Places of a stage's replicas on the site: equally many on each of its nodes, from as many as a node holds down to
+// one. No other places take less for a collective than all of these. Empty if a figure is missing that all of them
+// need.
 std::vector<ReplicaGroup> ReplicaPlaces(const ExecutionConfig& config, const SiteSpec& site);
 
-// On the site, part by part those of its fastest device, with what ZeRO costs at least (AddSharding). nullopt where a
+// Costs on the site, part by part those of its fastest device, with the least cost of ZeRO (AddSharding). nullopt if a
 // device figure is missing.
 std::optional<ModelCosts> FastestCosts(const ModelSpec& model, const CostSource& source, const ExecutionConfig& config,
                                        const SiteSpec& site);

@@ -1,4 +1,4 @@
-// What rules out a split of a plan's layers before its costs are composed.
+// Limits that rule out a split of a plan's layers before its costs are composed.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@
 
 namespace geopipe {
 
-// Of one plan, whatever its layers are; `parts` and `memory` are its own.
+// Limits of one plan, whatever its layers; `parts` and `memory` are its own.
 class LayerLimits {
  public:
   // REQUIRES: a layer for each stage at least.
@@ -21,9 +21,9 @@ class LayerLimits {
 
   // Layers that each stage can hold by itself, with one micro-batch in flight.
   std::vector<int64_t> Most() const;
-  // What the busiest pipeline rank works at least in an iteration, with so many layers on each stage.
+  // Least time that the busiest pipeline rank works in an iteration, with these layers on each stage.
   int64_t WorkNs(std::span<const int64_t> layers) const;
-  // Whether every device may hold one micro-batch of all its stages. False: no schedule fits.
+  // True when every device may hold one micro-batch of all its stages. False: no schedule fits.
   bool HasRoom(std::span<const int64_t> layers) const;
 
  private:

@@ -1,4 +1,4 @@
-// How many layers each stage of a pipeline gets.
+// Splits the layers over the stages of a pipeline.
 #pragma once
 
 #include <cstdint>
@@ -17,13 +17,13 @@ struct StageLoad {
   int64_t most = 0;      // layers that the stage's memory holds
 };
 
-// Of every pipeline rank, over all its stages; memory holds every one of `layers`.
+// The load of every pipeline rank, over all its stages; memory holds every one of `layers`.
 std::vector<StageLoad> LoadsOf(const PlanParts& parts, int64_t layers);
 
 // The split of `layers` with the least largest stage time, every stage having at least one and at most as many as it
-// holds; the next largest times are least, too. Layers are alike, so one at a time to where the time after it is least
-// is exact. Among equals the more central stage takes it and then the later, as in SplitLayers. nullopt when the stages
-// cannot hold them all.
+// holds; the next largest times are least, too. Layers are alike, so giving one at a time to the stage whose time is
+// least with it is exact. Among equals the more central stage takes it and then the later, as in SplitLayers. nullopt
+// when the stages cannot hold them all.
 std::optional<std::vector<int32_t>> BalanceLayers(std::span<const StageLoad> stages, int64_t layers);
 
 // The largest stage time of BalanceLayers without regard to memory. REQUIRES: layers >= stages.size() >= 1.

@@ -1,4 +1,4 @@
-// How work is shared out, decided by the caller: this library knows no threads.
+// The caller's way to run work in parallel: this library has no threads.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +9,7 @@ namespace geopipe {
 // Calls work(0) to work(count - 1), possibly several at once on several threads; returns when all are done.
 using ParallelFor = std::function<void(int64_t count, const std::function<void(int64_t)>& work)>;
 
-// The same with what may be empty: one after the other.
+// Calls `parallel_for`; if it is empty, does the work in sequence.
 inline void InParallel(const ParallelFor& parallel_for, int64_t count, const std::function<void(int64_t)>& work) {
   if (parallel_for && count > 1) {
     parallel_for(count, work);

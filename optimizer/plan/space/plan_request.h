@@ -19,15 +19,15 @@ struct PlanRequest {
   JobSpec job;
   ClusterSpec cluster;
   std::optional<Profile> profile;  // measured costs; the analytic model where absent (see cost_source.h)
-  // Given costs (a case file's) of a linear pipeline, in place of the model's and the profile's, of which only what
-  // messages cost besides their link counts then (given_costs.h).
+  // Given costs (a case file's) of a linear pipeline, in place of the model's and the profile's, of which only the
+  // costs of messages besides their link then count (given_costs.h).
   std::optional<PipelineCosts> costs;
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
   std::vector<int64_t> site_ranks;     // not empty: pipeline ranks on each of the job's placement.sites (PlaceStages)
-  // Not empty: how each pipeline rank of the one shape that the job asks for recomputes, in place of what the job says
-  // of all of them. REQUIRES: they differ; the job says one mode.
+  // Not empty: the recompute mode of each pipeline rank of the one shape that the job asks for, in place of the job's
+  // mode for all of them. REQUIRES: they differ; the job says one mode.
   std::vector<Recompute> rank_recompute;
   bool refine = true;                 // also what genomes do not tell (refine_schedule.h, grid_search.h)
   bool refine_fully = true;           // else only a few at every b, s, recompute mode and number of stages

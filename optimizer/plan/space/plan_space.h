@@ -17,7 +17,7 @@
 
 namespace geopipe {
 
-// What a search by genome runs for schedules of `kind`: the kind itself, or what is closest to it of those that are
+// The kind that a search by genome runs for schedules of `kind`: the kind itself, or the closest of those that are
 // searched; geopipe for auto.
 ScheduleKind SearchedKind(ScheduleKind kind);
 
@@ -27,9 +27,9 @@ class PlanSpace {
  public:
   enum Choice : uint8_t { kKind, kMode, kMicroBatch, kSequence, kChoices };
 
-  // As CandidateModel::Create.
-  // `fixed_delta_n`: empty, or one number for all crossings, or one per crossing; then ΔN is not part of the genome.
-  // InvalidArgument, too, for a fixed ΔN of the wrong length or for a schedule that has none.
+  // Creates the space as CandidateModel::Create. `fixed_delta_n`: empty, or one number for all crossings, or one per
+  // crossing; then ΔN is not part of the genome. InvalidArgument, too, for a fixed ΔN of the wrong length or for a
+  // schedule that has none.
   static absl::StatusOr<PlanSpace> Create(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           CommMode comm, const std::vector<int32_t>& fixed_delta_n, Plan placement);
 
@@ -41,7 +41,7 @@ class PlanSpace {
   // Genomes whose b and s divide tokens_per_iteration.
   int64_t size() const;
   Candidate CandidateOf(const Genome& genome) const;
-  // Of every kind, mode, b and s: layers balanced with the memory that the ΔN leaves, and evenly split; ΔN
+  // Seeds of every kind, mode, b and s: layers balanced within the memory that the ΔN leaves, and evenly split; ΔN
   // none, ceil(2 D_k / t), and as much of that as lowers the bound.
   std::vector<Genome> Seeds() const;
   // All functions refer to this space, which must outlive the problem. `parallel_for` may be empty.
@@ -53,10 +53,10 @@ class PlanSpace {
   int64_t LowerBoundNs(std::span<const int32_t> genes) const;
   // Least of all genomes.
   int64_t LowerBoundNs() const;
-  // The same of those that would be there with the other ZeRO stages, too.
+  // Least of all genomes, including those that there would be with the other ZeRO stages.
   int64_t LowerBoundOfZeroStagesNs() const;
   // Lowers ΔN, the largest first, then moves layers to stages that have room, then takes the next modes, until the
-  // memory of every stage suffices or nothing is left to do.
+  // memory of every stage suffices or no step is left.
   void Repair(Genome& genome) const;
 
   // A guess at the space's best without any simulation: the least bound of candidates with balanced layers and ΔN that
@@ -66,12 +66,12 @@ class PlanSpace {
     Candidate candidate;
   };
   std::optional<Guess> Quick() const;
-  // About the least that a schedule takes which the genomes do not have, with several stages on every pipeline rank;
-  // nullopt where there may be none.
+  // Estimated least time of schedules that no genome describes, with several stages on every pipeline rank; nullopt if
+  // there may be none.
   std::optional<int64_t> ManyStagesNs() const;
-  // 0 unless memory rules all genomes out, which it does in closed form: least in flight is least of everything. Then
-  // by how much the tightest stage exceeds its capacity with evenly split layers and the least ΔN, at the most frugal
-  // b, s and mode.
+  // 0 unless memory rules all genomes out, which is known in closed form: the least in flight is the least of
+  // everything. Then the bytes by which the tightest stage exceeds its capacity with evenly split layers and the least
+  // ΔN, at the most frugal b, s and mode.
   int64_t LeastExcessBytes() const;
 
  private:
@@ -86,12 +86,12 @@ class PlanSpace {
   static absl::StatusOr<Kinds> ChooseKinds(const JobSpec& job, size_t crossings,
                                            const std::vector<int32_t>& fixed_delta_n);
   Genome GenomeOf(const Candidate& candidate) const;
-  // The genes that decide what the costs are but for memory: mode, b, s and layers.
+  // The genes that decide the costs but for memory: mode, b, s and layers.
   std::span<const int32_t> WorkOf(const Genome& genome) const;
   std::vector<Fitness> EvaluateAll(std::span<const Genome> genomes, const ParallelFor& parallel_for) const;
   // Sets the fitness of those genomes, all of the same work, whose indices are in `run`.
   void EvaluateAlike(std::span<const Genome> genomes, std::span<const size_t> run, std::vector<Fitness>& fitness) const;
-  // With even layers and the least ΔN.
+  // A candidate with even layers and the least ΔN.
   Candidate FrugalCandidate(ScheduleKind kind, const CandidateModel::Point& point) const;
   void AddSeeds(Candidate candidate, std::vector<Genome>& seeds) const;
 

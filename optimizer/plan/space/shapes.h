@@ -1,5 +1,5 @@
-// Choices above a plan's genome, because they decide how many stages and crossings there are: which sites in which
-// order, and how many devices work on one stage.
+// Choices above a plan's genome, because they decide how many stages and crossings there are: the sites and their
+// order, and the number of devices that work on one stage.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -27,7 +27,7 @@ struct Shape {
   friend bool operator==(const Shape&, const Shape&) = default;
 };
 
-// What is known of a shape that was not taken.
+// Figures of a shape that was not taken.
 struct OtherShape {
   Shape shape;  // pipeline spelled out
   int64_t iteration_ns = 0;

@@ -1,4 +1,4 @@
-// How many pipeline ranks unlike sites have.
+// Divides pipeline ranks among unlike sites.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -15,12 +15,13 @@
 
 namespace geopipe {
 
-// `ranks` over sites that have room for `slots`: one on each, the others where a layer takes the least time
-// (`layer_ns`), shared out in proportion to the room among sites where it takes the same.
-// REQUIRES: slots.size() <= ranks <= their sum, each at least one.
+// Divides `ranks` among sites that have room for `slots`: one on each, the others where a layer takes the least time
+// (`layer_ns`), in proportion to the room among sites where it takes the same. REQUIRES: slots.size() <= ranks <= their
+// sum, each at least one.
 std::vector<int64_t> RanksBySpeed(int64_t ranks, std::span<const int64_t> slots, std::span<const int64_t> layer_ns);
 
-// As PlaceStages, with `ranks` where they are given, else by speed at the job's first b, s and recompute mode.
+// Places stages as PlaceStages, with `ranks` if they are given, else by speed at the job's first b, s and recompute
+// mode.
 absl::StatusOr<Plan> PlaceBySpeed(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                   const SiteOrder& sites, const std::vector<int64_t>& ranks = {});
 

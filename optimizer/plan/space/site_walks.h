@@ -1,4 +1,4 @@
-// Of many unlike sites, the walks over which a pipeline may be fast: whose links carry the messages of a micro-batch as
+// Walks over which a pipeline may be fast, among many unlike sites: their links carry the messages of a micro-batch as
 // fast as their devices work, with as much room as the layers need at that pace.
 #pragma once
 
@@ -13,7 +13,7 @@
 
 namespace geopipe {
 
-// Whether all sites are alike but for their names, and all links but for theirs.
+// True when all sites are alike but for their names, and all links but for theirs.
 bool IsUniform(const ClusterSpec& cluster);
 
 struct PacedWalk {
@@ -24,10 +24,10 @@ struct PacedWalk {
   friend bool operator==(const PacedWalk&, const PacedWalk&) = default;
 };
 
-// At the degrees of `job` (auto is 1), at the b and s where a layer takes the least time: for a few paces from the
-// fastest that is found on, walks that begin anywhere and take in, at either end and else in between, the site that
-// adds most at that pace, or adds much by chance (by the job's seed). The estimated fastest first, at most `count`; of
-// a fixed pipeline with its ranks. Empty where no site is able.
+// Finds walks at the degrees of `job` (auto is 1), at the b and s where a layer takes the least time: for a few paces
+// from the fastest feasible one on, walks that begin anywhere and take in, at either end and else in between, the site
+// that adds most at that pace, or by chance one that adds much (by the job's seed). The estimated fastest first, at
+// most `count`; of a fixed pipeline with its ranks. Empty if no site can hold a stage.
 std::vector<PacedWalk> FindPacedWalks(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                       size_t count);
 
