@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kMaxSitesNamed = 3;
 
-// A site that can train the model by itself, and how fast.
+// A site that can train the model by itself, and its speed.
 struct AbleSite {
   std::string name;
   double tokens_per_s = 0;
@@ -51,8 +51,8 @@ double TokensPerSecond(int64_t tokens, int64_t iteration_ns) {
   return iteration_ns == 0 ? 0 : static_cast<double>(tokens) / (static_cast<double>(iteration_ns) / 1e9);
 }
 
-// `tokens` in proportion to the sites' speeds, in multiples of `unit`, each at least one; by largest remainder, earlier
-// sites first among equals. Empty when there are too few units.
+// Divides `tokens` in proportion to the sites' speeds, in multiples of `unit`, each at least one; by largest remainder,
+// earlier sites first among equals. Empty when there are too few units.
 std::vector<int64_t> SharesOf(const Sites& sites, int64_t tokens, int64_t unit) {
   const int64_t units = tokens / unit;
   if (units < std::ssize(sites)) {
@@ -62,7 +62,7 @@ std::vector<int64_t> SharesOf(const Sites& sites, int64_t tokens, int64_t unit) 
   std::vector<std::pair<double, size_t>> remainders;  // negated, site
   int64_t left = units;
   for (size_t i = 0; i < sites.size(); ++i) {
-    // Exactly in proportion where that is at least one.
+    // Shares are exactly in proportion where that is at least one.
     const double exact = static_cast<double>(units) * sites[i].tokens_per_s / SpeedOf(sites);
     shares.push_back(std::max<int64_t>(1, static_cast<int64_t>(exact + 1e-9)));
     remainders.emplace_back(static_cast<double>(shares.back()) - exact, i);
@@ -81,7 +81,7 @@ std::vector<int64_t> SharesOf(const Sites& sites, int64_t tokens, int64_t unit) 
   return shares;
 }
 
-// Tokens of the smallest that divides those of an iteration; all of them if none does.
+// Tokens of the smallest micro-batch that divides those of an iteration; all of them if none does.
 int64_t LeastMicroBatch(const JobSpec& job) {
   int64_t least = job.training.tokens_per_iteration;
   for (const int64_t size : job.search.micro_batch_size) {
@@ -92,8 +92,8 @@ int64_t LeastMicroBatch(const JobSpec& job) {
   return least;
 }
 
-// Divisions of the tokens that are tried: equally where all sites are equally fast, else in units of which every site
-// has about 2, 8 and 64: coarse ones divide by more micro-batch sizes and degrees, fine ones are closer to the speeds.
+// Divisions of the tokens to try: equal if all sites are equally fast, else in units of which every site has about 2, 8
+// and 64: coarse units divide by more micro-batch sizes and degrees, fine ones are closer to the speeds.
 std::vector<std::vector<int64_t>> Divisions(const Sites& sites, const JobSpec& job) {
   const int64_t tokens = job.training.tokens_per_iteration;
   const auto count = std::ssize(sites);
@@ -216,8 +216,8 @@ class Finder {
     return pipeline;
   }
 
-  // In seconds, without regard to what the backward hides; nullopt: links do not join the sites, or not below
-  // `limit_s`.
+  // Estimate in seconds, ignoring the part that the backward hides; nullopt: links do not join the sites, or it is not
+  // below `limit_s`.
   std::optional<double> EstimateSeconds(const Sites& sites, double limit_s) const {
     const double work_s = static_cast<double>(job_.training.tokens_per_iteration) / SpeedOf(sites);
     if (work_s >= limit_s) {
@@ -278,8 +278,8 @@ class Finder {
     return joined;
   }
 
-  // The best: of all selections of a few sites; else of those that links of some bandwidth join, with one after the
-  // other left out as long as that helps.
+  // The best sites: of all selections of a few; else of those that links of some bandwidth join, left out one by one as
+  // long as that helps.
   Sites ChooseSites() const {
     Sites best;
     std::optional<double> best_s;
@@ -318,7 +318,7 @@ class Finder {
     return best;
   }
 
-  // All at one sequence length; 0: whatever is best for each.
+  // Plans of all sites at one sequence length; 0: the best for each.
   absl::StatusOr<std::vector<const SitePlan*>> PlansOf(const Sites& sites, const std::vector<int64_t>& shares,
                                                        int64_t sequence_length) {
     std::vector<const SitePlan*> plans;
@@ -499,7 +499,7 @@ void PutAmongBaselines(const Alternatives& alternatives, PlanResult& result) {
       continue;
     }
     std::erase_if(result.baselines, [scope = scope](const Baseline& baseline) { return baseline.scope == scope; });
-    // Of replicas the slowest site's, which is idle for what is exposed of the reduction, too.
+    // The row of replicas shows the slowest site's plan, whose devices are idle during the exposed reduction, too.
     const auto slowest = std::ranges::max_element(alternative.shares, {},
                                                   [](const SiteShare& share) { return share.prediction.iteration_ns; });
     const Plan& plan = alternative.is_plan ? result.plan : slowest->plan;

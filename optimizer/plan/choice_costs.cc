@@ -25,18 +25,18 @@ namespace {
 
 constexpr size_t kMaxSitesLeftOut = 4;
 
-// One choice made otherwise.
+// A change of one choice.
 struct Variation {
   std::string key;
   std::string taken;
   std::string instead;
   PlanRequest request;
-  // Whether a plan for the unchanged job is one with this choice; empty: none is.
+  // True when a plan for the unchanged job has this choice; empty: no such plan does.
   std::function<bool(const Plan&)> has_choice = {};
   bool is_open = true;  // in the job; else it is varied all the same
 };
 
-// The best plan with a choice, and whether it is one of the unchanged job's.
+// The best plan with a choice, and whether it is also a plan for the unchanged job.
 struct Tried {
   std::optional<ChoiceCost> cost;  // nullopt: it was stopped before it was done
   std::optional<PlanResult> found;
@@ -68,7 +68,7 @@ class Variations {
     base_.parallel_for = {};  // they run beside each other
   }
 
-  // The most telling first: when time is short the others are left.
+  // The most informative first: when time is short the others are left.
   std::vector<Variation> All() {
     AddRecompute();
     AddDegrees();
@@ -162,7 +162,7 @@ class Variations {
     }
   }
 
-  // One, a few and many, where the job leaves the schedule open.
+  // Stages on a rank: one, a few and many, if the job leaves the schedule open.
   void AddStagesPerRank() {
     const bool is_open =
         base_.job.parallelism.stages_per_rank == 0 && base_.refine && base_.job.search.schedule == ScheduleKind::kAuto;
@@ -225,7 +225,7 @@ class Variations {
     }
   }
 
-  // Which sites are as good to leave out as the first of them, in the order of these.
+  // Groups of sites each of which is as good to leave out as the first of its group, in the order of the sites.
   std::vector<std::vector<size_t>> AlikeLeftOut() const {
     OrderClasses classes(base_.cluster);
     const bool may_be_alike = !base_.profile.has_value() && sites_.size() == base_.cluster.sites.size();
@@ -295,7 +295,7 @@ class Variations {
   std::vector<Variation> all_;
 };
 
-// What of `plan` differs from `taken` besides `key`.
+// The differences of `plan` from `taken` besides `key`.
 std::vector<std::pair<std::string, std::string>> Differences(const Plan& plan, const Plan& taken,
                                                              std::string_view key) {
   std::vector<std::pair<std::string, std::string>> differences;
@@ -322,7 +322,7 @@ std::vector<std::pair<std::string, std::string>> Differences(const Plan& plan, c
   return differences;
 }
 
-// Whether the request leaves the shape's degrees and sites open.
+// True when the request leaves the shape's degrees and sites open.
 bool AllowsShape(const PlanRequest& request, const Shape& shape) {
   const ParallelismSpec& parallelism = request.job.parallelism;
   const auto allows = [](int64_t degree, int64_t of_shape) { return degree == 0 || degree == of_shape; };
@@ -371,7 +371,7 @@ Tried TryByRule(const Variation& variation, const PlanResult& taken) {
   return {.cost = std::move(cost), .found = *std::move(found), .is_open = variation.is_open};
 }
 
-// With schedules made to measure, at the degrees that are best by rule and at the plan's own.
+// Plans with schedules made to measure, at the degrees that are best by rule and at the plan's own.
 void Measure(const Variation& variation, const PlanResult& taken, Tried& tried) {
   const PlanRequest& request = variation.request;
   if (!tried.found.has_value() || !request.refine || request.job.search.schedule != ScheduleKind::kAuto) {
@@ -397,7 +397,7 @@ void Measure(const Variation& variation, const PlanResult& taken, Tried& tried) 
   }
 }
 
-// What was found for one choice may be the best for another.
+// Shares the plans: one found for one choice may be the best for another.
 void ShareFound(const std::vector<Variation>& variations, const PlanResult& taken, std::vector<Tried>& tried) {
   for (size_t i = 0; i < variations.size(); ++i) {
     std::optional<ChoiceCost>& cost = tried[i].cost;
@@ -414,7 +414,7 @@ void ShareFound(const std::vector<Variation>& variations, const PlanResult& take
   }
 }
 
-// Of other orders of the sites the best alone.
+// Keeps only the best of the other orders of the sites.
 void KeepBestOrder(std::vector<ChoiceCost>& all) {
   const auto is_order = [](const ChoiceCost& cost) {
     return cost.key == "sites" && !cost.instead.starts_with("without ");
@@ -445,7 +445,7 @@ ChoiceCosts CostsOfChoices(const PlanRequest& request, const PlanResult& result)
   const auto for_all = [&](const std::function<void(int64_t)>& work) {
     InParallel(request.parallel_for, std::ssize(variations), work);
   };
-  // All by rule first: that takes least, and is something where the rest takes too long.
+  // Plans by rule come first: they take least, and are results if the rest takes too long.
   for_all([&](int64_t i) { tried[i] = TryByRule(variations[i], result); });
   for_all([&](int64_t i) { Measure(variations[i], result, tried[i]); });
   ShareFound(variations, result, tried);

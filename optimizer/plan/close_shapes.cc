@@ -12,9 +12,9 @@
 namespace geopipe {
 namespace {
 
-// Shapes with schedules that no bound rules out.
+// Most shapes that are surveyed, of those with schedules that no bound rules out.
 constexpr size_t kMaxSurveyed = 8;
-// Those of them that are searched further where their bounds still leave it open whether they are faster.
+// Most of them that are searched further, if their bounds leave it open whether they are faster.
 constexpr size_t kMaxSearched = 2;
 
 struct Surveyed {
@@ -68,7 +68,7 @@ class ShapeRefiner {
   FasterShape Take() { return std::move(found_); }
 
  private:
-  // Whether there was anything to try.
+  // Tries the shape; false: there was nothing to try.
   absl::StatusOr<bool> Try(Surveyed& shape, RefineEffort effort) {
     PlanRequest shaped = request_;
     shaped.job = JobOf(request_.job, shape.shape);

@@ -24,7 +24,7 @@
 namespace geopipe {
 namespace {
 
-// Timed by the search for schedule auto: seconds at most.
+// Actions that the search for schedule auto times: seconds at most.
 constexpr int64_t kAutoActions = 60'000'000;
 
 struct BatchShape {
@@ -48,7 +48,7 @@ size_t Crossings(const PipelineCosts& costs) {
   return static_cast<size_t>(std::ranges::count(costs.boundaries, true, &BoundaryCost::crosses));
 }
 
-// A run that computes sends what its model makes, whatever the costs say.
+// Checks the messages: a run that computes sends those of its model, whatever the costs say.
 absl::Status CheckMessageBytes(const JobSpec& job, const PipelineCosts& costs, const BatchShape& batch) {
   const int64_t bytes = BoundaryMessageBytes(
       job.model, MakeExecutionConfig(job, batch.micro_batch_size, batch.sequence_length, Recompute::kNone));
@@ -102,7 +102,7 @@ absl::StatusOr<Plan> Place(const JobSpec& job, const ClusterSpec& cluster, const
   return plan;
 }
 
-// What the exchange of norm terms adds to an iteration. They take the way along the pipeline, or one as long.
+// Time that the exchange of norm terms adds to an iteration. They take the way along the pipeline, or one as long.
 int64_t NormNs(const PipelineCosts& costs) {
   std::vector<int64_t> way_ns{0};  // from stage 0
   for (const BoundaryCost& boundary : costs.boundaries) {
@@ -118,7 +118,7 @@ int64_t NormNs(const PipelineCosts& costs) {
   return EpilogueNs(costs, parts);
 }
 
-// The given costs with what messages cost besides their link, and what the norm's exchange adds.
+// The given costs, the costs of messages besides their link, and the time of the norm's exchange.
 PipelineCosts CompleteCosts(const PlanRequest& request) {
   PipelineCosts costs = *request.costs;
   costs.comm = request.comm;
@@ -135,7 +135,7 @@ PipelineCosts CompleteCosts(const PlanRequest& request) {
   return costs;
 }
 
-// The schedule that a search finds; what it needs of ΔN is what it uses.
+// The schedule that a search finds; it defines its own ΔN.
 absl::StatusOr<Refinement> SearchedSchedule(const PlanRequest& request, SchedulePoint point) {
   const AutoOptions options{.seed = request.job.search.seed,
                             .evaluations = EvaluationsWithin(point.costs, kAutoActions),

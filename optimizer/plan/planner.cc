@@ -33,7 +33,7 @@
 namespace geopipe {
 namespace {
 
-// Whether the search runs another kind in place of the job's.
+// True when the search runs another kind in place of the job's.
 bool IsMadeByRule(const JobSpec& job) {
   const ScheduleKind kind = job.search.schedule;
   return kind != ScheduleKind::kAuto && kind != SearchedKind(kind);
@@ -51,8 +51,8 @@ absl::Status NoneWithMoreStages(const PlanRequest& request) {
       per_rank));
 }
 
-// Puts a schedule that the search does not run itself in the place of the one that it found: `known` (may be null), or
-// one that is searched for on its own, where it is better, or by the rule that the job asks for.
+// Replaces the search's schedule by one that the search does not run itself: by `known` (may be null), or by one that
+// is searched for on its own, if it is better; or by the one of the rule that the job asks for.
 absl::Status Refine(const PlanRequest& request, const CostSource& source, const Refinement* known, PlanResult& result,
                     Candidate& chosen, Evaluated& compared) {
   const bool by_rule = IsMadeByRule(request.job);
@@ -105,7 +105,7 @@ absl::Status Refine(const PlanRequest& request, const CostSource& source, const 
   return absl::OkStatus();
 }
 
-// What the plan's costs rest on, site by site in the plan's order.
+// Sources of the plan's costs, site by site in the plan's order.
 std::vector<SiteCostReport> CostReports(const PlanRequest& request, const CostSource& source, const Plan& plan) {
   std::vector<SiteCostReport> reports;
   if (source.profile() == nullptr || source.profile()->entries.empty()) {
@@ -126,7 +126,7 @@ std::vector<SiteCostReport> CostReports(const PlanRequest& request, const CostSo
   return reports;
 }
 
-// Why the search did not look at larger degrees that the job leaves to it.
+// Notes why the search did not try larger degrees that the job leaves to it.
 void NoteMissingBandwidth(const PlanRequest& request, SearchReport& report) {
   const ParallelismSpec& parallelism = request.job.parallelism;
   const bool tensor = parallelism.tensor == 0;
@@ -141,7 +141,7 @@ void NoteMissingBandwidth(const PlanRequest& request, SearchReport& report) {
   }
 }
 
-// `known`: a plan of this very shape, in place of a refinement; may be null.
+// Makes the result. `known`: a plan of this very shape, in place of a refinement; may be null.
 absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& source, const ShapeFound& found,
                                   const Refinement* known) {
   const PlanSpace& space = *found.space;
@@ -187,7 +187,7 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
     result.search.rejected.push_back(RejectedShape(found.shape, *found.other, best.fitness.iteration_ns));
   }
   for (RejectedAlternative& rejected : NearestRejected(space, compared, found.outcome)) {
-    // A searched schedule took the place of the genome's, but the alternatives are still the genome's.
+    // A searched schedule replaced the genome's, but the alternatives are still the genome's.
     const bool replaced = chosen.schedule != candidate.schedule && !rejected.change.starts_with("schedule ");
     rejected.change = replaced ? fmt::format("{}, {}", ScheduleKindName(candidate.schedule), rejected.change)
                                : std::move(rejected.change);
@@ -196,9 +196,9 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   return result;
 }
 
-// `better` in the place of `result`, of which it takes over what is said of the whole job.
+// `better` in place of `result`, with the latter's statements about the whole job.
 PlanResult Instead(const PlanRequest& request, PlanResult result, PlanResult better) {
-  // What was left open stays so: single sites may have other degrees, and all of the search was one.
+  // Open choices stay open: single sites may have other degrees, and the whole search was one.
   const auto is_of_all = [](const Baseline& each) { return each.scope == BaselineScope::kSingleSite; };
   std::ranges::copy_if(result.baselines, std::back_inserter(better.baselines), is_of_all);
   SearchReport& search = better.search;
@@ -238,13 +238,13 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
   if (there.space == nullptr) {
     return result;
   }
-  // As far as is wanted?
+  // The plan found is final if it was searched as far as the request wants.
   const bool is_refined = !request.refine_fully || faster.effort == RefineEffort::kFull;
   const Refinement* known = is_refined ? &faster.refinement : nullptr;
   GP_ASSIGN_OR_RETURN(PlanResult better, Report(pinned, source, there, known));
   if (known == nullptr &&
       faster.refinement.better->prediction.prediction.iteration_ns < better.prediction.iteration_ns) {
-    // It has the layers that go best with another mode.
+    // The refinement's plan has the layers that are best with another mode.
     GP_ASSIGN_OR_RETURN(better, Report(pinned, source, there, &faster.refinement));
   }
   if (better.prediction.iteration_ns >= iteration_ns) {
@@ -254,7 +254,7 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
   return Instead(request, std::move(result), std::move(better));
 }
 
-// Told as if its grid were all that the job asks for.
+// Reports the grid's plan as if its grid were all that the job asks for.
 absl::StatusOr<PlanResult> ReportGrid(const PlanRequest& request, const CostSource& source, Refinement grid) {
   const Shape shape = ShapeOfPlan(grid.better->plan);
   PlanRequest pinned = request;
@@ -268,7 +268,7 @@ absl::StatusOr<PlanResult> ReportGrid(const PlanRequest& request, const CostSour
   if (there.ok() && there->space != nullptr) {
     return Report(pinned, source, *there, &grid);
   }
-  // No schedule by rule fits there that others could be compared with.
+  // No schedule by rule fits there with which to compare.
   PlanResult result;
   result.search.method = request.method;
   result.search.seed = request.job.search.seed;
@@ -281,7 +281,7 @@ absl::StatusOr<PlanResult> ReportGrid(const PlanRequest& request, const CostSour
   return result;
 }
 
-// `result`, or the plan of any grid that is faster, where there are few.
+// `result`, or a faster plan of any grid, if there are few.
 absl::StatusOr<PlanResult> BestOfGrids(const PlanRequest& request, const CostSource& source, PlanResult result) {
   GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, result.prediction.iteration_ns));
   result.search.stopped_early |= grid.stopped_early;
@@ -305,8 +305,8 @@ absl::StatusOr<PlanResult> BestOfMixed(const PlanRequest& request, const CostSou
   return Instead(request, std::move(result), std::move(better));
 }
 
-// The search by genome found nothing that fits, or nothing of the job's kind where what stands in for it is the
-// fastest, as `status` says; there may be something at another grid, or by another schedule.
+// The search by genome found no plan that fits, or none of the job's kind, for which another stands in there, as
+// `status` says; another grid or another schedule may fit.
 absl::StatusOr<PlanResult> FirstOfGrids(const PlanRequest& request, const CostSource& source, absl::Status status) {
   GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, std::numeric_limits<int64_t>::max()));
   if (!grid.better.has_value()) {

@@ -30,21 +30,21 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kImpossible = std::numeric_limits<int64_t>::max();
-// What a shape beyond the first is worth trying with.
+// Least evaluations with which a shape beyond the first is worth trying.
 constexpr int64_t kMinEvaluations = 64;
-// Of many sites: orders that local search begins with, shapes that are searched at last, and how many of these may be
-// of the same degrees (of equal sites every permutation is as good).
+// Many sites: orders that local search begins with, shapes that are searched at last, and most of these with the same
+// degrees (of equal sites every permutation is as good).
 constexpr size_t kImprovedOrders = 3;
 constexpr size_t kSearchedShapes = 8;
 constexpr int kOrdersOfDegrees = 2;
-// Degrees and numbers of sites that are looked at, if their bound is so close to the least, and walks for each.
+// Limits on degrees and numbers of sites to try, by the ratio of their bound to the least, and walks for each.
 constexpr double kPromisingRatio = 1.2;
 constexpr size_t kPromisingChains = 16;
 constexpr size_t kWalks = 4;
-// Of many unlike sites: walks with degrees and ranks that are looked at.
+// Many unlike sites: most walks with degrees and ranks that are tried.
 constexpr size_t kPacedShapes = 48;
 
-// A shape that can be placed and may fit, and what is known of it without any simulation.
+// A shape that can be placed and may fit, and its figures without any simulation.
 struct Ranked {
   int64_t rank_ns = 0;
   int64_t bound_ns = 0;
@@ -110,11 +110,11 @@ class ShapeSearch {
                      [](const Ranked& a, const Ranked& b) { return a.rank_ns < b.rank_ns; });
   }
 
-  // Searches the shapes one after the other, as long as one may be better than what was found.
+  // Searches the shapes one after the other, as long as one may beat the best.
   absl::Status SearchInTurn(const std::vector<Ranked>& ranked, bool tries_all) {
     for (size_t i = 0; i < ranked.size() && !found_.stopped_early; ++i) {
       const auto in_the_race = [&](const Ranked& next) { return !tries_all || next.rank_ns < best_ns_; };
-      // In the order of bounds no later one is better either; among equals the earlier order stays.
+      // No later shape is better either, in the order of bounds; among equals the earlier order stays.
       const bool spent = request_.method == SearchMethod::kGenetic && found_.space != nullptr && Left() <= 0;
       if (spent || !in_the_race(ranked[i])) {
         NoteSlower(std::span(ranked).subspan(i));
@@ -134,8 +134,8 @@ class ShapeSearch {
     return absl::OkStatus();
   }
 
-  // A shape with its rank and the number of its genomes, or why it cannot be made. Without a rank where it exceeds its
-  // memory.
+  // A shape with its rank and the number of its genomes, or the reason why it cannot be made. Without a rank if it
+  // exceeds its memory.
   struct Made {
     absl::Status status;
     int64_t excess_bytes = 0;
@@ -143,8 +143,8 @@ class ShapeSearch {
     int64_t genomes = 0;
   };
 
-  // One ZeRO stage stands for all that the job leaves open: the first that fits. What holds more does not fit then, and
-  // what holds less takes no less time but for its update.
+  // Ranks a shape with one ZeRO stage for all that the job leaves open, the first that fits: those that hold more do
+  // not fit then, and those that hold less take no less time but for their update.
   Made Rank(const Shape& shape, bool quick) const {
     JobSpec job = JobOf(request_.job, shape);
     const std::vector<int32_t> zero_stages = ZeroStages(job);
@@ -189,14 +189,14 @@ class ShapeSearch {
     return made;
   }
 
-  // Whether orders that cost the same are as good as each other.
+  // True when orders that cost the same are as good as each other.
   bool IsOpen() const { return source_.profile() == nullptr && request_.job.placement.sites.empty(); }
   bool IsNew(const SiteOrder& order) {
     return ranked_orders_.insert(order).second && (!IsOpen() || classes_.IsNew(order));
   }
 
-  // Those that can be placed and may fit, with their lower bound or Quick's. Counts the genomes of all that can be
-  // placed. Shapes that were ranked before are passed over.
+  // Ranks the shapes that can be placed and may fit, by their lower bound or Quick's. Counts the genomes of all that
+  // can be placed. Skips shapes that were ranked before.
   void RankShapes(std::vector<Shape> shapes, bool quick, std::vector<Ranked>& ranked) {
     std::erase_if(shapes, [&](const Shape& shape) {
       return !ranked_shapes_.insert({shape.sites, {shape.tensor, shape.pipeline, shape.data}}).second;
@@ -208,7 +208,7 @@ class ShapeSearch {
     }
   }
 
-  // All shapes of the orders, by their lower bound or by Quick. Orders that were ranked before are passed over.
+  // Ranks all shapes of the orders, by their lower bound or by Quick. Skips orders that were ranked before.
   std::vector<Ranked> RankOrders(const std::vector<SiteOrder>& orders, bool quick) {
     std::vector<Ranked> ranked;
     for (const SiteOrder& order : orders) {
@@ -216,7 +216,7 @@ class ShapeSearch {
         continue;
       }
       RankShapes(ShapesOf(request_.job, request_.cluster, order), quick, ranked);
-      // That nothing fits is said only when all was looked at.
+      // The search must look at all shapes before it may say that none fits.
       if (least_excess_bytes_ == 0 && Stopped()) {
         break;
       }
@@ -225,7 +225,8 @@ class ShapeSearch {
     return ranked;
   }
 
-  // Of many sites: the degrees and numbers of sites with the least bounds, on the shortest walks over so many.
+  // Ranks, for many sites, the degrees and numbers of sites with the least bounds, on the shortest walks over that many
+  // sites.
   std::vector<Ranked> RankPromising() {
     std::vector<Ranked> ranked;
     std::vector<ChainBound> chains = ChainBounds(request_, source_, kPromisingRatio);
@@ -250,8 +251,8 @@ class ShapeSearch {
     return ranked;
   }
 
-  // Of many unlike sites: walks with links and devices of about the same pace, with the degrees that are estimated to
-  // go best with them.
+  // Ranks, for many unlike sites, walks with links and devices of about the same pace, with the degrees that are
+  // estimated to be best for them.
   std::vector<Ranked> RankPaced() {
     SiteOrder all;
     for (const SiteSpec& site : request_.cluster.sites) {
@@ -305,7 +306,7 @@ class ShapeSearch {
     }
   }
 
-  // How long the slowest link of an order is busy, one way, with the messages of the job's one choice.
+  // Time for which the slowest link of an order is busy, one way, with the messages of the job's one choice.
   int64_t LinksNs(const JobSpec& job, const SiteOrder& order) const {
     const ExecutionConfig config =
         MakeExecutionConfig(job, job.search.micro_batch_size.front(), job.search.sequence_length.front(),
@@ -320,7 +321,7 @@ class ShapeSearch {
     return SecondsToNs(std::min(seconds, 1e6));
   }
 
-  // Of the job's one choice on these sites.
+  // Quick's time of the job's one choice on these sites.
   int64_t QuickNs(JobSpec job, const SiteOrder& order) const {
     job.placement.sites = order;
     const absl::StatusOr<PlanSpace> space = MakeSpace(job);
@@ -328,7 +329,7 @@ class ShapeSearch {
     return guess.has_value() ? guess->iteration_ns : kImpossible;
   }
 
-  // Local search over orders from the best of `ranked`; then the best shapes of all.
+  // Searches locally over orders from the best of `ranked`; then ranks the best shapes of all.
   std::vector<Ranked> Improve(std::vector<Ranked> ranked) {
     std::vector<Shape> starts;  // pipeline as the job says
     for (const Ranked& from : ranked) {
@@ -373,7 +374,7 @@ class ShapeSearch {
     return ranked;
   }
 
-  // The job with the one choice that went best with a shape.
+  // The job with the one choice that was best for a shape.
   JobSpec ProbeOf(const Ranked& from) const {
     JobSpec probe = JobOf(request_.job, from.shape);
     probe.search.micro_batch_size = {request_.job.search.micro_batch_size[from.candidate->micro_batch]};
@@ -419,7 +420,7 @@ class ShapeSearch {
 
   void Note(OtherShape other) { others_.push_back(std::move(other)); }
 
-  // Of shapes that are not searched the one with the least bound that rules it out.
+  // Notes, of the shapes that are not searched, the one with the least bound that rules it out.
   void NoteSlower(std::span<const Ranked> ranked) {
     const auto slower = [this](const Ranked& r) { return r.bound_ns >= best_ns_; };
     const auto least = std::min_element(ranked.begin(), ranked.end(), [&](const Ranked& a, const Ranked& b) {

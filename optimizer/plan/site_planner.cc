@@ -16,7 +16,7 @@ namespace {
 
 constexpr int64_t kMaxRefinedKinds = 8;
 
-// For a site that is alike.
+// Renames the sites of a plan, for a site that is alike.
 void Rename(const ClusterSpec& cluster, const std::string& site, SitePlan& planned) {
   const std::vector<const SiteSpec*> from = cluster.GroupsOf(planned.site);
   const std::vector<const SiteSpec*> to = cluster.GroupsOf(site);

@@ -65,7 +65,7 @@ absl::StatusOr<SweepResult> ResultOf(const absl::StatusOr<PlanResult>& planned) 
   return result;
 }
 
-// With the first of the schedules in place of the job's.
+// The request with the first of the schedules in place of the job's.
 absl::StatusOr<PlanRequest> RequestOfFirst(const SweepRequest& request) {
   PlanRequest first = request.base;
   GP_ASSIGN_OR_RETURN(first.job.search.schedule, ParseScheduleKind(request.schedules.front()));

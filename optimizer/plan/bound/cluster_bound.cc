@@ -31,7 +31,7 @@
 namespace geopipe {
 namespace {
 
-// Of a chain whose bound was not asked for; beyond any.
+// Bound of a chain that was not bounded; greater than any.
 constexpr int64_t kUnknown = std::numeric_limits<int64_t>::max() / 16;
 constexpr double kRoundedDown = 1 - 1e-9;
 
@@ -50,7 +50,7 @@ BoundSchedules SchedulesOf(const PlanRequest& request) {
           .splits_backward = is_auto || row.splits_backward};
 }
 
-// What the first rank's update takes at least, by its layers, wherever its replicas are on the site.
+// Least time of the first rank's update, by its layers, wherever its replicas are on the site.
 std::vector<int64_t> MinUpdates(const JobSpec& job, const ExecutionConfig& config, const SiteSpec& site,
                                 const ModelCosts& costs) {
   PlanParts parts;
@@ -60,7 +60,7 @@ std::vector<int64_t> MinUpdates(const JobSpec& job, const ExecutionConfig& confi
   std::vector<int64_t> updates(job.model.num_hidden_layers, std::numeric_limits<int64_t>::max());
   for (const ReplicaGroup& replicas : ReplicaPlaces(config, site)) {
     parts.stages.front().replicas = replicas;
-    // Of the layers it is linear, but for whole nanoseconds and whole parameters of a replica's share.
+    // The time is linear in the layers, but for whole nanoseconds and whole parameters of a replica's share.
     const auto of = [&](int64_t count) {
       return MinStageUpdateNs(parts, memory, 0, {.first = 0, .last = count - 1, .has_embedding = true});
     };
@@ -76,8 +76,8 @@ std::vector<int64_t> MinUpdates(const JobSpec& job, const ExecutionConfig& confi
   return updates;
 }
 
-// Sites that a walk over the links can pass, each once, at most: exact of few sites, else as many as their links, of
-// which it uses two at each but for its ends, allow.
+// Most sites that a walk over the links can pass, each once: exact for few sites, else the most that their links allow,
+// of which it uses two at each but for its ends.
 size_t LongestWalk(const ClusterSpec& cluster) {
   constexpr size_t kFewSites = 12;
   const size_t sites = cluster.sites.size();
@@ -120,7 +120,7 @@ size_t LongestWalk(const ClusterSpec& cluster) {
 
 int64_t LayerNs(const PartCosts& block) { return block.forward_ns + block.input_grad_ns + block.weight_grad_ns; }
 
-// Of the site's modes.
+// The least time of the site's modes.
 template <typename Time>
 int64_t LeastOf(const BoundSite& site, Time time) {
   int64_t least_ns = std::numeric_limits<int64_t>::max();
@@ -139,10 +139,10 @@ class Bound {
         longest_walk_(LongestWalk(request.cluster)),
         least_ns_(known_ns) {}
 
-  // By degrees and number of sites.
+  // Bounds by degrees and number of sites.
   using Chains = std::map<std::tuple<int64_t, int64_t, int64_t>, int64_t>;
 
-  // As ChainBounds says.
+  // The bounds as ChainBounds describes them.
   Chains RunChains(double within) {
     schedules_ = {
         .linear = true, .folded = false, .looped = false, .rounds = 0, .splits_backward = schedules_.splits_backward};
@@ -172,7 +172,7 @@ class Bound {
   }
 
  private:
-  // What is the same for all chains of one choice of degrees, b, s and ZeRO stage.
+  // The part that is the same for all chains of one choice of degrees, b, s and ZeRO stage.
   struct Point {
     JobSpec job;                           // with these degrees
     std::vector<ExecutionConfig> configs;  // of each mode of recomputation
@@ -184,7 +184,7 @@ class Bound {
     const ExecutionConfig& config() const { return configs.front(); }  // in all but recomputation
   };
 
-  // A point, and how long its layers take at least on all the ranks that the sites have room for.
+  // A choice, with the least time of its layers on all the ranks that the sites have room for.
   struct Choice {
     int64_t layers_ns = 0;
     size_t job = 0;  // that has its degrees
@@ -192,7 +192,7 @@ class Bound {
     int64_t micro_batches = 0;
   };
 
-  // Those first that may take the least time: what they show leaves little to do for the others.
+  // Tries the choices that may take the least time first: their bounds rule out most of the others.
   void TryDegrees(const SiteOrder& order) {
     const bool in_order = TriesAllOrders(request_.job, request_.cluster);
     std::vector<JobSpec> jobs;
@@ -226,7 +226,7 @@ class Bound {
     }
   }
 
-  // Shared out without a remainder.
+  // Time of the layers shared among the ranks without a remainder.
   int64_t LayersNs(const JobSpec& job, const SiteOrder& order, const Choice& choice) const {
     double layers_per_ns = 0;
     for (const std::string& name : order) {
@@ -315,7 +315,7 @@ class Bound {
     least_ns_ = std::min(least_ns_, of_chain);
   }
 
-  // What lies beyond is of no interest.
+  // Greatest bound of interest.
   int64_t LimitNs() const {
     const double limit_ns = within_.value_or(1) * static_cast<double>(least_ns_);
     return limit_ns < static_cast<double>(kUnknown) ? static_cast<int64_t>(limit_ns) : kUnknown;
@@ -346,13 +346,13 @@ class Bound {
       Lower(point, chain);
       return;
     }
-    // Which sites have fewer ranks than they could is not known.
+    // The sites that have fewer ranks than they could are not known.
     chain.elsewhere = std::exchange(chain.crossings, {});
     chain.sites = {BestOf(chain.sites, pipeline)};
     Lower(point, chain);
   }
 
-  // One that is as good as the best of them in everything.
+  // A site that is as good as the best of them in everything.
   static BoundSite BestOf(const std::vector<BoundSite>& sites, int64_t max_ranks) {
     BoundSite best = sites.front();
     for (const BoundSite& site : sites) {
@@ -370,7 +370,7 @@ class Bound {
     return best;
   }
 
-  // Of the sites of `order`, in any order.
+  // Bound over the sites of `order`, in any order.
   int64_t ReachNs(const Point& point, const SiteOrder& order) const {
     std::vector<ReachSite> sites;
     std::map<std::string_view, size_t> index;
@@ -381,8 +381,8 @@ class Bound {
         sites.push_back({point.sites[i]->max_ranks, std::max<int64_t>(1, point.micro_batches * layer_ns)});
       }
     }
-    // Of one micro-batch through all layers and back: the one that is first over a link has come through those before
-    // it, and the last one has the others and the way back ahead of it.
+    // The way of one micro-batch through all layers and back: the first one over a link has come through the layers
+    // before it, and the last one has the others and the way back ahead of it.
     int64_t way_ns = std::numeric_limits<int64_t>::max() / 4;
     for (const std::optional<BoundSite>& site : point.sites) {
       if (site.has_value()) {
@@ -404,7 +404,7 @@ class Bound {
     return ReachBoundNs(sites, links, point.job.model.num_hidden_layers, least_ns_);
   }
 
-  // Any number of the sites.
+  // Tries any number of the sites.
   void TryAnyOrder(const Point& point) {
     std::vector<BoundSite> sites;
     for (const std::optional<BoundSite>& site : point.sites) {
@@ -467,7 +467,7 @@ std::vector<ChainBound> ChainBounds(const PlanRequest& request, const CostSource
         {.degrees = {std::get<0>(chain), std::get<1>(chain)}, .sites = std::get<2>(chain), .bound_ns = bound_ns});
     least_ns = std::min(least_ns, bound_ns);
   }
-  // A chain that was cut off when the least was not known yet is noted with the limit of then.
+  // A chain that was cut off before the least was known is noted with the limit of that time.
   std::erase_if(bounds, [&](const ChainBound& each) {
     return each.bound_ns == kUnknown || static_cast<double>(each.bound_ns) > within * static_cast<double>(least_ns);
   });

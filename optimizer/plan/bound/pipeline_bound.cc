@@ -19,10 +19,10 @@ using bound::RankTimes;
 using bound::Scaled;
 
 constexpr int64_t kUnplaced = -1;
-// Looped: layers in first stages are looked at in so many ranges.
+// Looped: number of ranges of layers in first stages that are looked at.
 constexpr int64_t kRanges = 8;
 
-// Most of 0 ... `most` for which `holds`, which is so for all up to that; -1: for none.
+// Largest n in [0, most] with holds(n), which is monotone; -1: none.
 template <typename Holds>
 int64_t Most(int64_t most, const Holds& holds) {
   int64_t low = -1;
@@ -34,7 +34,7 @@ int64_t Most(int64_t most, const Holds& holds) {
   return low;
 }
 
-// A site's devices.
+// The devices of a site.
 struct Site {
   int64_t max_ranks = 0;
   std::vector<RankMode> modes;  // of recomputation, of which each rank may have any
@@ -107,7 +107,7 @@ class PipelineBound {
     return chain_.crossings[at].latency_ns + chain_.crossings[at].serialization_ns;
   }
   int64_t TripNs(int64_t layers) const { return layers * (forward_ns_ + back_ns_) + head_ns_; }
-  // Of all rounds but one, which is part of the way of a micro-batch from end to end.
+  // True when all rounds but one fit, which is part of the way of a micro-batch from end to end.
   static bool RoundsFit(int64_t rounds, int64_t trip_ns, int64_t left_ns) {
     return rounds < kNever && static_cast<__int128>(rounds - 1) * trip_ns <= left_ns;
   }
@@ -122,7 +122,7 @@ class PipelineBound {
 
   // --- One stage on each rank -----------------------------------------------------------------------------------
 
-  // The first rank with all layers that it can have and the update of one, then with fewer and fewer.
+  // Tries the first rank with all layers that it can have and the update of one, then with fewer and fewer.
   bool MayLinear(int64_t end_ns) const {
     const std::vector<int64_t>& update_ns = chain_.sites.front().update_ns;
     if (!Places(end_ns - update_ns.front(), layers_)) {
@@ -136,7 +136,7 @@ class PipelineBound {
     return false;
   }
 
-  // What lies before a rank, and the time that there is.
+  // The part of the pipeline before a rank, and the time that there is.
   struct Upstream {
     size_t site = 0;
     int64_t layers = 0;
@@ -202,7 +202,7 @@ class PipelineBound {
 
   // --- Two stages on each rank ----------------------------------------------------------------------------------
 
-  // A split as far as a rank, and the times that follow for what it may have.
+  // A split up to a rank, and the times that follow for the layers it may have.
   struct Around {
     size_t site = 0;
     bool is_first = false;  // rank of all
@@ -221,7 +221,7 @@ class PipelineBound {
     }
   };
 
-  // Whether a rank may have `first` and `second` layers. `has_head`: besides the folded pipeline's first rank.
+  // True when a rank may have `first` and `second` layers. `has_head`: besides the folded pipeline's first rank.
   bool MayHold(const Around& around, int64_t first, int64_t second, bool has_head) const {
     return std::ranges::any_of(sites_[around.site].modes,
                                [&](const RankMode& mode) { return MayHold(mode, around, first, second, has_head); });
@@ -266,7 +266,7 @@ class PipelineBound {
                           around.crossed_ns + around.second_crossings_ns;
     times.fill_ns = held * site.layer.forward_ns + ends_ns;
     times.tail_ns = first_trip_ns + times.out_ns;
-    // A micro-batch in flight at the first stage has that backward before it, and maybe all of the second.
+    // A micro-batch in flight at the first stage has that backward ahead of it, and maybe all of the second stage.
     const int64_t to_come_ns = first * (site.layer.back_ns + site.layer.late_ns) + second * site.layer.all_ns();
     times.drain_ns = first * site.layer.forward_ns + ends_ns + Product(micro_batches_, site.head.late_ns) +
                      std::max(bytes == 0 ? kNever : Scaled(free, to_come_ns, bytes), site.LateNs(free, first + second));
@@ -291,7 +291,7 @@ class PipelineBound {
     });
   }
 
-  // As MayLinear.
+  // Tries first ranks as MayLinear.
   template <typename Places>
   bool MayTwice(int64_t end_ns, int64_t way_ns, const Places& places) const {
     const std::vector<int64_t>& update_ns = chain_.sites.front().update_ns;
@@ -312,7 +312,8 @@ class PipelineBound {
     return false;
   }
 
-  // With at most `max_first` layers in first stages. `second_all`: looped, and so many at least in second ones.
+  // True when the sites hold all layers with at most `max_first` in first stages. `second_all`: looped, the least
+  // number in second stages.
   bool PlacesTwice(Around around, int64_t max_first, int64_t second_all) const {
     std::vector<int64_t> first_of(static_cast<size_t>(layers_) + 1, -1);  // most u, by v
     first_of[0] = 0;
@@ -343,8 +344,9 @@ class PipelineBound {
     return false;
   }
 
-  // Every number of layers in the second stage of a rank, each with the most in its first; whether that places all. The
-  // last rank has two layers at least, and looped the head; what the ranks before it hold beyond that they give back.
+  // Tries every number of layers in the second stage of a rank, each with the most in its first; true when that places
+  // all. The last rank has at least two layers, and looped the head; the ranks before it give back layers that it needs
+  // for that.
   bool AddRank(Around around, int64_t max_first, std::vector<int64_t>& next) const {
     around.first_layers = std::min(around.first_layers, max_first - 1);  // this rank has one of them
     const int64_t left = layers_ - around.first_layers - around.second_layers;
@@ -368,8 +370,8 @@ class PipelineBound {
 
   // --- Three stages on each rank or more ------------------------------------------------------------------------
 
-  // What is known of a pipeline with so many stages on each rank, or more. It holds of two as well, and is much faster
-  // to look at than where their layers are.
+  // Constraints on a pipeline with at least `stages` stages on each rank. They hold for two as well, and are much
+  // faster to check than the layers of two.
   struct Rounds {
     int64_t stages = 0;
     bool head_is_first = false;  // folded: on the first rank, else on the last
@@ -417,8 +419,8 @@ class PipelineBound {
         !AreasFit(rounds.stages, end_ns)) {
       return false;
     }
-    // The fewest layers that are left, by the ranks that have the others: a site with fewer ranks than it has devices
-    // for leaves those after it less to wait for.
+    // The fewest layers left, by the number of ranks that have the others: a site with fewer ranks than devices delays
+    // those after it less.
     std::vector<int64_t> left_by_ranks(static_cast<size_t>(layers_) + 1, kUnplaced);
     left_by_ranks[0] = layers_;
     int64_t crossed_ns = 0;
@@ -431,7 +433,7 @@ class PipelineBound {
     return false;
   }
 
-  // With the site's ranks after any number of others; whether the last of them places all.
+  // Adds the site's ranks after any number of others; true when the last of them places all.
   bool PlacesOnSite(const Rounds& rounds, int64_t end_ns, int64_t max_first, size_t at, int64_t crossed_ns,
                     std::vector<int64_t>& left_by_ranks) const {
     const bool is_full = at >= alike_from_;  // no rank is better on those after it
@@ -468,7 +470,7 @@ class PipelineBound {
     return false;
   }
 
-  // Whether a rank may have so many layers, `before` ranks being before it.
+  // True when a rank may have `layers` layers, with `before` ranks before it.
   bool MayHoldRounds(const Rounds& rounds, const RankMode& site, int64_t end_ns, int64_t before, int64_t crossed_ns,
                      int64_t layers, bool is_last) const {
     const int64_t free = site.free_of_two_bytes[layers];
@@ -492,7 +494,8 @@ class PipelineBound {
     return times.IterationNs() <= end_ns;
   }
 
-  // Activations of all layers are somewhere until their gradients are.
+  // True when memory and time suffice for the activations, which are held on some rank until their gradients are
+  // computed.
   bool AreasFit(int64_t stages, int64_t end_ns) const {
     const int64_t most_ranks = layers_ / stages;
     int64_t ranks = 0;
@@ -522,7 +525,7 @@ class PipelineBound {
   int64_t micro_batches_;
   std::vector<Site> sites_;
   size_t alike_from_ = 0;  // the sites from this one on are alike
-  // Of one layer on the fastest site.
+  // Times of one layer on the fastest site.
   int64_t forward_ns_ = kNever;
   int64_t back_ns_ = kNever;
   int64_t head_ns_ = kNever;

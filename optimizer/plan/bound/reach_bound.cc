@@ -7,7 +7,7 @@
 namespace geopipe {
 namespace {
 
-// Sites that links join: what those amount to that a walk may pass, and the most of two at its ends.
+// Sites that links join: the layers of those that a walk may pass, and the greatest two of those at its ends.
 struct Joined {
   int64_t passed = 0;
   int64_t first_end = 0;

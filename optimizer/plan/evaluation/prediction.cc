@@ -39,10 +39,10 @@ absl::Status CheckPlan(const JobSpec& job, const Plan& plan) {
   return absl::OkStatus();
 }
 
-// What the messages of each device take, by what the schedule has in flight on its stages and before them. `costs`
-// counts them by the closed form for the plan's kind and ΔN, which a schedule that no rule made need not keep to: its
-// own count takes their place. Returns by how much that exceeds the least there can be, one micro-batch in flight
-// everywhere.
+// Counts the messages of each device by the micro-batches that the schedule has in flight on its stages and before
+// them. `costs` counts them by the closed form for the plan's kind and ΔN, which a schedule without a rule need not
+// keep to: the schedule's own count replaces it. Returns by how much that exceeds the least possible, one micro-batch
+// in flight everywhere.
 std::vector<int64_t> SizeMessages(const JobSpec& job, const Plan& plan, const Schedule& compute, MemoryCosts& costs) {
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
   const std::vector<StageMemory> closed_form = MemoryOfStages(needs, InFlightOfPlan(plan), plan.comm);
@@ -60,7 +60,7 @@ std::vector<int64_t> SizeMessages(const JobSpec& job, const Plan& plan, const Sc
   return spare_bytes;
 }
 
-// Of every schedule, also those that need the least for their messages.
+// A bound of every schedule, including those that need the least for their messages.
 int64_t BoundWithinMemoryNs(PipelineCosts costs, const std::vector<int64_t>& spare_bytes) {
   for (size_t device = 0; device < spare_bytes.size(); ++device) {
     int64_t& static_bytes = costs.memory->static_bytes[device];
@@ -69,7 +69,7 @@ int64_t BoundWithinMemoryNs(PipelineCosts costs, const std::vector<int64_t>& spa
   return MemoryLowerBoundNs(costs).value_or(LowerBoundNs(costs));
 }
 
-// `spare_bytes`: as SizeMessages says, or empty.
+// Predicts. `spare_bytes`: as SizeMessages says, or empty.
 absl::StatusOr<PlanPrediction> Predict(const Plan& plan, int64_t data, PipelineCosts costs, const Schedule& compute,
                                        const std::vector<int64_t>& spare_bytes) {
   PlanPrediction predicted;

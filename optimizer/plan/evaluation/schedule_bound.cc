@@ -89,9 +89,9 @@ int64_t CyclesBoundNs(std::vector<Stage>& stages, int64_t micro_batches, std::sp
   return bound_ns;
 }
 
-// No stage and no link can do its work in less. A stage works from its first forward to its last backward; its last
-// forward has the way to the last stage and back before it, its first backward behind it; each message of a link is the
-// first or the last of a whole round.
+// The least time of any stage and any link. A stage works from its first forward to its last backward; its last forward
+// comes before the way to the last stage and back, its first backward after it; each message of a link is the first or
+// the last of a whole round.
 int64_t UnsplitWorkNs(const std::vector<Stage>& stages, const PipelineCosts& costs) {
   const int64_t micro_batches = costs.shape.micro_batches;
   int64_t work_ns = 0;

@@ -40,10 +40,10 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-// A small problem: layers, and micro-batches of a layer.
+// Limits of a small problem: layers, and micro-batches times layers.
 constexpr int64_t kMaxLayers = 64;
 constexpr int64_t kMaxWork = 4'096;
-// What the search of all of them may cost: timed actions, splits bounded, genomes evaluated.
+// Limits of the search of all grids: timed actions, splits bounded, genomes evaluated.
 constexpr int64_t kActions = 300'000'000;
 constexpr int64_t kSplits = 1'000'000;
 constexpr int64_t kGenomes = 20'000;
@@ -52,19 +52,19 @@ constexpr int64_t kGenomesOfGrid = 1'024;
 constexpr int64_t kMixedActions = 60'000'000;
 constexpr int64_t kMixedSplits = 200'000;
 constexpr int64_t kMixes = 200'000;  // and beginnings of them
-// Timed actions in the search of one schedule, of a balanced split and of every other.
+// Timed actions in the search of one schedule: of a balanced split, and of every other.
 constexpr int64_t kFirstActions = 30'000;
 constexpr int64_t kEachActions = 300'000;
 // The same to prove that none is short enough.
 constexpr int64_t kProofActions = 60'000;
-// More splits of one grid are not all looked at: only those within one layer of the balanced one.
+// Most splits of one grid that are all looked at; of more, only those within one layer of the balanced one.
 constexpr int64_t kMaxSplits = 1'000;
-// What a rule that times its actions to place W does for each, in timed actions.
+// Cost, in timed actions, of each action of a rule that times its actions to place W.
 constexpr int64_t kActionsOfTimedRule = 32;
 constexpr size_t kMaxAdvances = 512;  // choices of ΔN
 constexpr int64_t kGainPpm = 1'000;
 
-// A grid with what its splits have in common.
+// A grid with the parts that its splits share.
 struct SplitGrid {
   struct Mode {
     Recompute recompute = Recompute::kNone;
@@ -76,7 +76,7 @@ struct SplitGrid {
   Plan plan;                // with some layers, and the first mode
   std::vector<Mode> modes;  // that its ranks may have
 
-  // With one micro-batch in flight, with each mode.
+  // Costs with one micro-batch in flight, with each mode.
   std::vector<PipelineCosts> CostsOf(std::span<const int32_t> layers) const {
     std::vector<PipelineCosts> costs;
     const std::vector<int64_t> one(layers.size(), 1);
@@ -145,7 +145,7 @@ class GridSearch {
            job.model.num_hidden_layers <= kMaxLayers && micro_batches * job.model.num_hidden_layers <= kMaxWork;
   }
 
-  // False: there are too many.
+  // Adds the grids; false: there are too many.
   bool AddGrids(const PlanRequest& request) {
     std::optional<std::vector<Grid>> grids = GridsWithin(request, source_, WorthNs(), [this] { return Stopped(); });
     grids_.clear();
@@ -157,8 +157,8 @@ class GridSearch {
     return true;
   }
 
-  // What ranks with the same mode come to leaves little to try of those that recompute differently. `fastest` stands
-  // for all modes where only time counts.
+  // Tries different modes on the ranks. The best plan with the same mode on all rules out most of them. `fastest`
+  // stands for all modes where only time counts.
   absl::Status TryMixes(Recompute fastest) {
     PlanRequest request = request_;
     request.job.parallelism.recompute = fastest;
@@ -175,7 +175,7 @@ class GridSearch {
   }
   bool Ended() { return actions_left_ <= 0 || Stopped(); }
 
-  // A plan must be shorter to take the place of the best so far.
+  // Iteration time that a plan must beat to replace the best so far.
   int64_t WorthNs() const { return best_ns_ == kNever ? kNever : best_ns_ - best_ns_ / 1'000'000 * kGainPpm; }
 
   // --- Plans of a grid -------------------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class GridSearch {
     return request;
   }
 
-  // With one stage on every rank and no b and s.
+  // The plan with one stage on every rank and no b and s.
   Plan PlacementOf(const Grid& grid) const {
     const int64_t ranks = std::accumulate(grid.ranks.begin(), grid.ranks.end(), int64_t{0});
     const std::vector<LayerRange> layers = SplitLayers(request_.job.model, ranks);
@@ -205,7 +205,7 @@ class GridSearch {
     return plan;
   }
 
-  // The grid's points with the layers that balance it (schedule_points.h): one, or none where a link back is missing.
+  // The grid's points with the layers that balance it (schedule_points.h): one, or none if a link back is missing.
   absl::StatusOr<std::vector<SchedulePoint>> PointsOf(const Grid& grid, const PlanRequest& request) const {
     Plan plan = PlacementOf(grid);
     plan.comm = request_.comm;
@@ -259,7 +259,7 @@ class GridSearch {
     return absl::OkStatus();
   }
 
-  // Branch and bound where it gets through.
+  // Searches by branch and bound if that gets through, else by genome.
   absl::StatusOr<SearchOutcome> SearchGenomes(const PlanSpace& space, int64_t beat_ns) const {
     const SearchProblem problem = space.Problem(request_.parallel_for);
     const int64_t most = std::min(genomes_left_, kGenomesOfGrid);
@@ -275,7 +275,7 @@ class GridSearch {
                                    .should_stop = request_.should_stop});
   }
 
-  // Layers and ΔN of a kind that is searched by genome.
+  // Tries layers and ΔN of a kind that is searched by genome.
   absl::Status TryGenomes(const Grid& grid, const PlanRequest& request) {
     GP_ASSIGN_OR_RETURN(const PlanSpace space, PlanSpace::Create(request.job, request_.cluster, source_, request_.comm,
                                                                  {}, PlacementOf(grid)));
@@ -371,7 +371,7 @@ class GridSearch {
     if (request_.job.parallelism.layers == LayerSplit::kEven && !mixes_) {
       return absl::OkStatus();
     }
-    // The least bound first, of grids that are not looked into yet and of splits.
+    // The heap yields the least bound first, of grids that are not looked into yet and of splits.
     std::vector<Split> splits;
     const auto is_later = [](const Split& a, const Split& b) {
       return std::tie(a.bound_ns, a.number) > std::tie(b.bound_ns, b.number);
@@ -399,7 +399,7 @@ class GridSearch {
     return absl::OkStatus();
   }
 
-  // `mix`: the mode of each rank, of the split's; empty: the plan's.
+  // Tries a split. `mix`: the mode of each rank, of the split's; empty: the plan's.
   absl::Status TrySplit(const Split& split, const std::vector<size_t>& mix) {
     Plan plan = split.grid->plan;
     SetLayers(split.layers, plan);
@@ -422,7 +422,7 @@ class GridSearch {
     return status;
   }
 
-  // Every ΔN of a kind that is searched by genome.
+  // Tries every ΔN of a kind that is searched by genome.
   absl::Status TryAdvances(const PlanRequest& request, Plan plan) {
     for (const std::vector<int32_t>& delta_n : Advances(plan)) {
       plan.delta_n = delta_n;
@@ -443,7 +443,7 @@ class GridSearch {
     return absl::OkStatus();
   }
 
-  // With the grid's mode, or where modes are mixed with each that ranks may have.
+  // The parts with the grid's mode, or if modes are mixed with each that ranks may have.
   absl::StatusOr<SplitGrid> SplitGridOf(const Grid& grid, Plan plan) const {
     SplitGrid split_grid{RequestOf(grid), std::move(plan), {}};
     for (const Recompute mode : mixes_ ? RecomputeModes(request_.job) : std::vector{grid.mode.recompute}) {
@@ -484,7 +484,7 @@ class GridSearch {
       if (LowerBoundNs(costs) >= WorthNs()) {
         return;
       }
-      // Never: one micro-batch on every stage is too much for a device.
+      // kNever: one micro-batch on every stage is too much for a device.
       const int64_t bound_ns = mixes_ ? grid->MixesOf(counts).BoundNs() : MemoryLowerBoundNs(costs).value_or(kNever);
       if (bound_ns < WorthNs()) {
         splits.push_back({.bound_ns = bound_ns, .grid = grid, .layers = counts});

@@ -75,7 +75,7 @@ class Grids {
     }
   }
 
-  // On each of the job's sites. Empty where a device figure is missing.
+  // Costs on each of the job's sites. Empty if a device figure is missing.
   std::vector<ModelCosts> CostsOnSites(const JobSpec& job, const MemoryMode& mode, int64_t b, int64_t s) const {
     const ExecutionConfig config = MakeExecutionConfig(job, b, s, mode.recompute, mode.zero_stage);
     std::vector<ModelCosts> of_sites;
@@ -120,8 +120,8 @@ class Grids {
     }
   }
 
-  // How long the busiest link between its sites is busy at least, one way: with a message of every micro-batch for each
-  // stage of a rank.
+  // Least time for which the busiest link between the grid's sites is busy, one way: with a message of every
+  // micro-batch for each stage of a rank.
   int64_t LinksNs(const JobSpec& job, const Grid& grid, int64_t micro_batches) const {
     const ExecutionConfig config = MakeExecutionConfig(job, grid.micro_batch_size, grid.sequence_length,
                                                        grid.mode.recompute, grid.mode.zero_stage);
@@ -135,7 +135,7 @@ class Grids {
     return micro_batches * grid.stages.per_rank * SecondsToNs(std::min(message_s, kLongestMessageS));
   }
 
-  // What the layers take at least on so many ranks, those where a layer takes the least time.
+  // Least time of the layers on `ranks` ranks, those where a layer takes the least time.
   int64_t FastestBoundNs(const std::vector<int64_t>& slots, const std::vector<ModelCosts>& costs, int64_t ranks,
                          int64_t micro_batches) const {
     std::vector<StageLoad> loads;
@@ -148,8 +148,8 @@ class Grids {
     return LeastStageTimeNs(loads, request_.job.model.num_hidden_layers);
   }
 
-  // All the work of a rank at the best split of the layers, after the first micro-batch has come through one layer of
-  // each rank before it.
+  // A bound: all the work of a rank at the best split of the layers, after the first micro-batch has come through one
+  // layer of each rank before it.
   int64_t BoundNs(const Grid& grid, const std::vector<ModelCosts>& of_sites, int64_t micro_batches) const {
     const int64_t ranks = std::accumulate(grid.ranks.begin(), grid.ranks.end(), int64_t{0});
     std::vector<StageLoad> loads;

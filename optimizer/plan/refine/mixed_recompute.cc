@@ -26,13 +26,13 @@
 namespace geopipe {
 namespace {
 
-// Timed actions of all tries, and genomes of each: a fraction of a second.
+// Limits of timed actions over all tries, and of genomes for each: a fraction of a second.
 constexpr int64_t kMixActions = 12'000'000;
 constexpr int64_t kMixSurveyActions = 2'000'000;
 constexpr int64_t kMixGenomes = 48;
 constexpr int64_t kMixGainPpm = 1'000;
-// With more ranks runs of 1, 2, 4, ... are changed from either end of a site, else every rank by itself as well; and so
-// many numbers of first ranks at most are tried.
+// Number of ranks up to which every rank is changed by itself as well; with more only runs of 1, 2, 4, ... from either
+// end of a site are. Also the most numbers of first ranks that are tried.
 constexpr int32_t kFewRanks = 8;
 
 class Mixer {
@@ -84,7 +84,7 @@ class Mixer {
   }
   int64_t WorthNs() const { return best_ns_ - best_ns_ / 1'000'000 * kMixGainPpm; }
 
-  // On every rank, under the schedule of the plan.
+  // The cheapest mode that fits on every rank, under the schedule of the plan.
   absl::StatusOr<std::vector<Recompute>> CheapestThatFit() const {
     std::vector<Recompute> cheapest = RecomputeOfRanks(plan_);
     std::vector<bool> fits(cheapest.size(), false);
@@ -104,7 +104,7 @@ class Mixer {
     return cheapest;
   }
 
-  // The first ranks, which have more micro-batches in flight, recompute more than the others.
+  // Mixes in which the first ranks, which have more micro-batches in flight, recompute more than the others.
   std::vector<std::vector<Recompute>> Prefixes() const {
     std::vector<std::vector<Recompute>> prefixes;
     const auto ranks = static_cast<int32_t>(plan_.pipeline_ranks.size());
@@ -120,7 +120,7 @@ class Mixer {
     return prefixes;
   }
 
-  // Of the best so far.
+  // Neighbours of the best mix so far.
   std::vector<std::vector<Recompute>> Neighbours() const {
     std::vector<std::vector<Recompute>> neighbours;
     const std::vector<Recompute> own = RecomputeOfRanks(plan_);
@@ -148,7 +148,7 @@ class Mixer {
     return neighbours;
   }
 
-  // Whether it is shorter.
+  // Tries a mix; true when it is shorter.
   absl::StatusOr<bool> Try(const std::vector<Recompute>& modes) {
     Plan plan = plan_;
     for (size_t rank = 0; rank < modes.size(); ++rank) {

@@ -23,7 +23,7 @@
 namespace geopipe {
 namespace {
 
-// Timed actions of one refinement, over all b and s, and of each mode: a fraction of a second.
+// Limit of timed actions of one refinement, over all b and s, and of each mode: a fraction of a second.
 constexpr int64_t kRefinementActions = 12'000'000;
 constexpr int64_t kSurveyActions = 4'000'000;  // for each ZeRO stage that is open
 constexpr int64_t kSurveyEvaluations = 12;     // at each point: the starts and the first list schedules
@@ -32,7 +32,7 @@ constexpr size_t kRefinedPoints = 3;           // of those surveyed, and of ever
 constexpr double kCloseSurvey = 1.1;
 constexpr int64_t kRoundsGainPpm = 3'000;  // by how much a schedule may still get shorter with less memory
 constexpr int64_t kRefinementGapPpm = 200;
-// A plan by rule is easier to understand: one that is searched for must be shorter by this.
+// Gain that a searched schedule must have over a plan by rule, which is easier to understand.
 constexpr int64_t kMinGainPpm = 1'000;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max() / 4;
 
@@ -44,13 +44,13 @@ class Refiner {
   absl::StatusOr<Refinement> Run(const Plan& plan, RefineEffort effort) {
     GP_ASSIGN_OR_RETURN(const std::vector<SchedulePoint> points, AllPoints(plan));
     refinement_.bound_ns = points.empty() ? kNone : points.front().lower_bound_ns;
-    // Those that are longer show where to search further, or are of no use.
+    // Longer schedules are tried only in a full refinement, where they show where to search further.
     const bool limited = effort == RefineEffort::kSurvey;
     std::vector<Tried> surveyed;
     int64_t actions = 0;
     const int64_t survey_actions = kSurveyActions * std::ssize(ZeroStages(request_.job));
     while (surveyed.size() < points.size() && actions < survey_actions && !Stopped()) {
-      // What the first comes to limits the others.
+      // The first result limits the others.
       const size_t at_once = limited && surveyed.empty() ? 1 : kTriedAtOnce;
       const std::span<const SchedulePoint> batch =
           std::span(points).subspan(surveyed.size(), std::min(at_once, points.size() - surveyed.size()));
@@ -73,7 +73,8 @@ class Refiner {
     return std::move(refinement_);
   }
 
-  // At this point alone, with so many timed actions; takes whatever is not longer than the best so far.
+  // Refines at this point alone, with about `actions` timed actions; takes any plan that is not longer than the best so
+  // far.
   absl::StatusOr<Refinement> RunAt(const SchedulePoint& point, int64_t actions) {
     Tried tried = Try(point, EvaluationsWithin(point.costs, actions), best_ns_, kNone);
     GP_RETURN_IF_ERROR(tried.status);
@@ -85,7 +86,7 @@ class Refiner {
   }
 
  private:
-  // What came of a point.
+  // The result of a point.
   struct Tried {
     const SchedulePoint* point = nullptr;
     absl::Status status;
@@ -95,7 +96,7 @@ class Refiner {
     int64_t actions = 0;  // timed for them
   };
 
-  // The best of those that may still be shorter, and of every other mode its best where that is close.
+  // Searches the best of those that may still become shorter, and of every other mode its best if that is close.
   absl::Status SearchFurther(std::vector<Tried> surveyed) {
     std::ranges::stable_sort(surveyed, {}, &Tried::iteration_ns);
     int64_t actions_left = kRefinementActions;
@@ -126,7 +127,7 @@ class Refiner {
     return absl::OkStatus();
   }
 
-  // By lower bound.
+  // All points, by lower bound.
   absl::StatusOr<std::vector<SchedulePoint>> AllPoints(const Plan& plan) const {
     GP_ASSIGN_OR_RETURN(const std::vector<WorkChoice> work, WorkWithin(request_, source_, plan, WorthNs()));
     std::vector<SchedulePoint> points;
@@ -140,7 +141,7 @@ class Refiner {
       std::ranges::move(*more, std::back_inserter(points));
     }
     if (request_.job.parallelism.layers == LayerSplit::kAuto && MinStagesPerRank(request_.job) == 1) {
-      // Layers that go well with one mode are too many for a rank, or too few, with another.
+      // Layers that suit one mode are too many for a rank, or too few, with another.
       GP_ASSIGN_OR_RETURN(std::vector<SchedulePoint> more, SchedulePoints(request_, source_, plan, ScheduleKind::kAuto,
                                                                           {}, work, LinearLayers::kBalanced));
       std::ranges::move(more, std::back_inserter(points));
@@ -149,13 +150,13 @@ class Refiner {
     return points;
   }
 
-  // A schedule must end by then to take the place of the plan by rule, or of the best so far.
+  // Time by which a schedule must end to replace the plan by rule, or the best so far.
   int64_t WorthNs() const {
     return refinement_.better.has_value() ? best_ns_ - 1 : best_ns_ - best_ns_ / 1'000'000 * kMinGainPpm;
   }
   bool Stopped() const { return request_.should_stop && request_.should_stop(); }
 
-  // Of the tries that are not worse than what was worth it when they began, the first of the best stays.
+  // Takes a try, unless an earlier one is as good: of tries that began alike the first of the best stays.
   absl::Status Take(Tried& tried) {
     GP_RETURN_IF_ERROR(tried.status);
     refinement_.evaluations += tried.evaluations;
@@ -166,8 +167,8 @@ class Refiner {
     return absl::OkStatus();
   }
 
-  // What messages take in all follows from the schedule, so it is known afterwards only: within that much less memory
-  // it is made again. `limit_ns`: of what is looked for (AutoOptions).
+  // Makes schedules for a point. The memory of all messages follows from the schedule, so it is known only afterwards:
+  // within that much less memory the schedule is made again. `limit_ns`: greatest time of interest (AutoOptions).
   Tried Try(const SchedulePoint& point, int64_t evaluations, int64_t worth_ns, int64_t limit_ns) const {
     Tried tried;
     tried.point = &point;
@@ -190,7 +191,7 @@ class Refiner {
       }
       tried.evaluations += found->evaluations;
       tried.actions += found->evaluations * 3 * costs.shape.stages * costs.shape.micro_batches;
-      // With less memory the search goes another way, which may be the better one.
+      // The search with less memory takes another course, whose result may be the better one.
       const int64_t slack_ns = limit_ns == kNone ? found->iteration_ns / 1'000'000 * kRoundsGainPpm : 0;
       if (found->iteration_ns - slack_ns > worth_ns) {
         tried.iteration_ns = found->iteration_ns;
@@ -211,7 +212,7 @@ class Refiner {
     return tried;
   }
 
-  // The plan with this schedule, and what its messages cost.
+  // The plan with this schedule, and the costs of its messages.
   absl::StatusOr<RefinedPlan> Exactly(Plan plan, const AutoSchedule& found, const PipelineCosts& costs) const {
     plan.delta_n = EquivalentDeltaN(found.schedule, costs);
     GP_ASSIGN_OR_RETURN(PipelineCosts exact, CostsOfPlan(request_.job, request_.cluster, source_, plan));
@@ -220,7 +221,7 @@ class Refiner {
     return RefinedPlan{std::move(plan), std::move(prediction)};
   }
 
-  // Where a schedule exceeded its memory, more of it is taken as not there.
+  // Subtracts memory that a schedule exceeded from that available.
   static void TakeMemory(const RefinedPlan& exceeding, int round, MemoryCosts& memory) {
     for (size_t rank = 0; rank < exceeding.plan.pipeline_ranks.size(); ++rank) {
       const int64_t capacity_bytes = exceeding.plan.pipeline_ranks[rank].capacity_bytes;

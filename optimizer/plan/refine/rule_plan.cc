@@ -74,8 +74,8 @@ class RulePlanner {
     return shortest_ns;
   }
 
-  // The iteration, if one fits; a split backward is tried again within the memory that there is. `plan` is the point's
-  // but for its ΔN, which the point's costs do not know.
+  // The iteration, if one fits; a split backward is tried again within the available memory. `plan` is the point's but
+  // for its ΔN, which the point's costs do not know.
   absl::StatusOr<std::optional<int64_t>> TryPlan(const Plan& plan, const SchedulePoint& point) {
     const PipelineCosts& costs = point.costs;
     ScheduleCosts schedule_costs = ScheduleCostsOf(costs);
@@ -126,7 +126,7 @@ class RulePlanner {
     return *std::ranges::min_element(caps) >= shape.stages / shape.devices;
   }
 
-  // Of the schedule that exceeds its memory by least, the rank that exceeds it by most.
+  // Notes, for the schedule that exceeds its memory by least, the rank that exceeds it by most.
   void NoteMisfit(const Plan& plan, const PlanPrediction& prediction) {
     size_t worst = 0;
     int64_t excess_bytes = std::numeric_limits<int64_t>::min();
@@ -180,7 +180,7 @@ class RulePlanner {
   Refinement found_;
 };
 
-// ΔN of `guide`, none, and several fractions and multiples of what hides the crossings.
+// ΔN of `guide`, none, and several fractions and multiples of the ΔN that hides the crossings.
 std::vector<std::vector<int32_t>> DeltaNToTry(const PlanRequest& request, const Plan& guide,
                                               const SchedulePoint& point) {
   if (!RowOf(point.plan.schedule).uses_delta_n || !request.fixed_delta_n.empty()) {
@@ -212,7 +212,7 @@ absl::StatusOr<Refinement> PlanByRule(const PlanRequest& request, const CostSour
                         SchedulePoints(request, source, plan, row.kind, stages, WorkChoices(request.job)));
     std::ranges::move(more, std::back_inserter(points));
     if (stages.layout == StageLayout::kLinear && request.job.parallelism.layers == LayerSplit::kAuto) {
-      // Layers that go well with one mode may be too many for a rank with another.
+      // Layers that suit one mode may be too many for a rank with another.
       GP_ASSIGN_OR_RETURN(more, SchedulePoints(request, source, plan, row.kind, stages, WorkChoices(request.job),
                                                LinearLayers::kBalanced));
       std::ranges::move(more, std::back_inserter(points));

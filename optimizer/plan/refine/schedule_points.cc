@@ -19,9 +19,9 @@
 namespace geopipe {
 namespace {
 
-// The more micro-batches a schedule has in flight, the more messages it holds (StageNeeds::BoundaryMessages). Costs of
-// a plan count those of its own kind and ΔN once and for all; a schedule still to be made pays for each with its
-// micro-batch. Where it has as many in flight as the plan, both are the same.
+// Counts messages by the micro-batch. The more micro-batches a schedule has in flight, the more messages it holds
+// (StageNeeds::BoundaryMessages). Costs of a plan count those of its own kind and ΔN once and for all; a schedule still
+// to be made pays for each with its micro-batch. If it has as many in flight as the plan, both are the same.
 void CountMessagesInFlight(const JobSpec& job, const Plan& plan, MemoryCosts& memory) {
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
   const std::vector<StageFlow> flows = FlowsOf(InFlightOfPlan(plan), plan.comm);
@@ -33,7 +33,7 @@ void CountMessagesInFlight(const JobSpec& job, const Plan& plan, MemoryCosts& me
   }
 }
 
-// Layers of every stage such that pipeline ranks balance; each shares its own out over its stages.
+// Layers of every stage such that pipeline ranks balance; each shares its own among its stages.
 std::vector<int32_t> BalancedLayers(const PlanParts& parts, int64_t layers, const Plan& plan) {
   const int64_t per_rank = std::ssize(plan.stages) / plan.grid.pipeline;
   const int64_t more = per_rank - 1;  // layers that a rank has because every stage has one
@@ -60,8 +60,8 @@ Plan WithWork(const JobSpec& job, Plan plan, const WorkChoice& work) {
   return plan;
 }
 
-// Of the layers on the fullest pipeline rank of `plan`, which has one stage on each, at the best split of them, however
-// many stages they are in.
+// Least work on the fullest pipeline rank of `plan`, which has one stage on each, at the best split of the layers, in
+// any number of stages.
 absl::StatusOr<int64_t> LeastWorkNs(const PlanRequest& request, const CostSource& source, const Plan& plan) {
   GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request.cluster, source, plan));
   std::vector<StageLoad> loads = LoadsOf(parts, request.job.model.num_hidden_layers);
@@ -71,7 +71,7 @@ absl::StatusOr<int64_t> LeastWorkNs(const PlanRequest& request, const CostSource
   return plan.micro_batches * LeastStageTimeNs(loads, request.job.model.num_hidden_layers);
 }
 
-// Gives the plan these stages. Its parts.
+// Gives the plan these stages and returns its parts.
 absl::StatusOr<PlanParts> LayOut(const PlanRequest& request, const CostSource& source, const StageChoice& stages,
                                  Plan& plan) {
   const PipelineShape shape = PipelineShape::Of(stages.layout, plan.grid.pipeline, plan.micro_batches, stages.per_rank);
@@ -98,7 +98,7 @@ absl::StatusOr<PlanParts> LayOut(const PlanRequest& request, const CostSource& s
   return parts;
 }
 
-// Without its bound.
+// The point without its bound.
 absl::StatusOr<SchedulePoint> UnboundedPoint(const PlanRequest& request, const PlanParts& parts, Plan plan) {
   SchedulePoint point{.plan = std::move(plan), .costs = {}, .lower_bound_ns = 0, .delta_n_choices = {}};
   GP_ASSIGN_OR_RETURN(point.costs, CostsOfParts(request.job, parts, point.plan));
@@ -114,7 +114,7 @@ void Bound(SchedulePoint& point) {
       is_made ? LowerBoundNs(point.costs) : MemoryLowerBoundNs(point.costs).value_or(SchedulePoint::kNothingFits);
 }
 
-// Whether every schedule is as short with `costs` as with `other`, and holds no more. They differ by a ZeRO stage.
+// True when every schedule is as short with `costs` as with `other`, and holds no more. They differ by a ZeRO stage.
 bool AsGood(const PipelineCosts& costs, const PipelineCosts& other) {
   const auto no_more = [](const std::vector<int64_t>& values, const std::vector<int64_t>& others) {
     return std::ranges::equal(values, others, std::less_equal<>());
@@ -126,7 +126,7 @@ bool AsGood(const PipelineCosts& costs, const PipelineCosts& other) {
          no_more(costs.memory->wgrad_bytes, other.memory->wgrad_bytes);
 }
 
-// Whether a point of another ZeRO stage, which are the last of `points`, is as good. Takes out those that are not as
+// True when a point of another ZeRO stage, one of the last in `points`, is as good. Takes out those that are not as
 // good as `point`.
 bool IsMatched(const SchedulePoint& point, std::vector<SchedulePoint>& points) {
   const auto differs_by_stage = [&](const Plan& plan) {

@@ -50,7 +50,7 @@ bool Better(const Baseline& a, const Baseline& b) {
   return a.fits != b.fits ? a.fits : a.iteration_ns < b.iteration_ns;
 }
 
-// With the mode, b, s and layers of `at`, and ΔN 0.
+// The variant with the mode, b, s and layers of `at`, and ΔN 0.
 Candidate VariantAt(const Variant& variant, Candidate at) {
   at.schedule = variant.schedule;
   at.comm = variant.comm;
@@ -58,7 +58,7 @@ Candidate VariantAt(const Variant& variant, Candidate at) {
   return at;
 }
 
-// Of every mode, b and s, with the layers that balance it; with the plan's, too, unless these are empty.
+// Candidates of every mode, b and s, with the layers that balance them; with the plan's, too, unless these are empty.
 std::vector<Candidate> CandidatesOf(const CandidateModel& model, const Variant& variant,
                                     const std::vector<int32_t>& plan_layers) {
   std::vector<Candidate> candidates;
@@ -113,7 +113,7 @@ bool IsGeoPipe(const Candidate& candidate) {
   return candidate.schedule == ScheduleKind::kGeoPipe && candidate.comm == CommMode::kNonBlocking;
 }
 
-// geopipe's best ΔN over these candidates, and no worse than `known` if that is geopipe at one of them.
+// geopipe's best ΔN over these candidates, no worse than `known` if that is geopipe at one of them.
 Candidate BestGeoPipe(const CandidateModel& model, const std::vector<Candidate>& bases, const Candidate& known,
                       uint64_t seed) {
   SearchProblem problem;
@@ -176,7 +176,7 @@ std::vector<Baseline> ScheduleBaselines(const CandidateModel& model, const Candi
       baselines.push_back(*std::move(best));
     }
   }
-  // What a search over ΔN found is geopipe's best already.
+  // The result of a search over ΔN is geopipe's best already.
   const bool is_best = IsGeoPipe(searched) && searched_delta_n;
   const Candidate best =
       is_best ? searched : BestGeoPipe(model, CandidatesOf(model, kGeoPipe, plan.layers), searched, seed);
@@ -186,7 +186,7 @@ std::vector<Baseline> ScheduleBaselines(const CandidateModel& model, const Candi
 
 namespace {
 
-// The best b, s, mode and schedule of one shape, when it fits and is better than `best`; with `any`, also
+// Tries the best b, s, mode and schedule of one shape; takes it when it fits and is better than `best`, with `any` also
 // when it does not fit.
 void TryShape(const PlanRequest& request, const CostSource& source, const Shape& shape, bool any,
               std::optional<Baseline>& best) {
@@ -212,12 +212,12 @@ void TryShape(const PlanRequest& request, const CostSource& source, const Shape&
   }
 }
 
-// That the job may use, each once.
+// Sites that the job may use, each once.
 std::vector<std::string> SitesOf(const PlanRequest& request) {
   return request.job.placement.sites.empty() ? request.cluster.SiteNames() : request.job.placement.sites;
 }
 
-// All of a site's devices, whatever the pipeline over several sites is.
+// The request for all of a site's devices, whatever the pipeline over several sites is.
 PlanRequest AloneAt(const PlanRequest& request) {
   PlanRequest alone = request;
   alone.job.parallelism.pipeline = 0;
@@ -231,7 +231,7 @@ std::vector<Baseline> SingleSiteBaseline(const PlanRequest& request, const CostS
   PlanRequest alone = AloneAt(request);
   std::vector<std::string> sites;
   for (const std::string& name : SitesOf(request)) {
-    // Sites that are alike cost the same, where costs are from figures.
+    // Sites that are alike cost the same if costs are from figures.
     const bool is_known = source.profile() == nullptr && std::ranges::any_of(sites, [&](const std::string& other) {
                             return AreAlike(request.cluster, name, other);
                           });

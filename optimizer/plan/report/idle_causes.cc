@@ -16,7 +16,7 @@ struct Interval {
   bool empty() const { return begin_ns >= end_ns; }
 };
 
-// A stretch of the chain to which idle time is put down.
+// A stretch of the chain to which idle time is attributed.
 struct Stretch {
   IdleCause cause = IdleCause::kWork;
   int32_t index = 0;
@@ -24,9 +24,9 @@ struct Stretch {
   int64_t end_ns = 0;
 };
 
-// The chain as stretches: where it stays, and between that what it passes over. Actions between two messages belong to
-// the message before; those before the first one since it last stayed, to the first; with no message at all each to
-// its own device.
+// Divides the chain into stretches: on devices where it stays, and over crossings between them. Actions between two
+// messages belong to the message before; those before the first message since the chain last stayed, to that message;
+// without any message each to its own device.
 std::vector<Stretch> Stretches(const std::vector<ChainSegment>& chain, int64_t iteration_ns) {
   const auto stays_ns = static_cast<int64_t>(kStays * static_cast<double>(iteration_ns));
   std::vector<Stretch> stretches;
@@ -123,7 +123,7 @@ class IdleCauses {
     }
   }
 
-  // Idle time in the steady phase: where the chain is meanwhile.
+  // Attributes idle time in the steady phase to the place of the chain meanwhile.
   void Blame(Interval gap) {
     auto stretch = std::upper_bound(stretches_.begin(), stretches_.end(), gap.begin_ns,
                                     [](int64_t ns, const Stretch& of) { return ns < of.end_ns; });

@@ -20,7 +20,7 @@ namespace {
 
 constexpr int64_t kGiB = int64_t{1} << 30;
 
-// The stage that is worst off at one choice of b, s, recompute mode and ZeRO stage, with the least ΔN.
+// The stage that lacks most at one choice of b, s, recompute mode and ZeRO stage, with the least ΔN.
 struct Need {
   int32_t stage = 0;
   std::string site;
@@ -46,7 +46,7 @@ struct Question {
   CommMode comm = CommMode::kNonBlocking;
 };
 
-// Whether the stages can share the layers so that all fit, when the job lets the search split them.
+// True when the stages can share the layers so that all fit, if the job lets the search split them.
 bool SplitsToFit(const JobSpec& job, const Plan& plan, const PlanMemoryModel& memory,
                  const std::vector<StageFlow>& flows) {
   if (job.parallelism.layers != LayerSplit::kAuto) {
@@ -144,7 +144,7 @@ std::optional<int64_t> DeviceGiBThatFits(Question question) {
     }
     return Fits(question);
   };
-  // `question` only grows, so each probe starts from the original.
+  // The probe changes `question` upwards only, so each starts from the original.
   const ClusterSpec original = question.cluster;
   const int64_t limit = int64_t{1} << 20;
   int64_t high = 1;
@@ -164,7 +164,7 @@ std::optional<int64_t> DeviceGiBThatFits(Question question) {
   return high;
 }
 
-// The least pipeline that fits when sites may have as many devices as it takes.
+// The least pipeline that fits when sites may have any number of devices.
 std::optional<int64_t> StagesThatFit(Question question, int64_t present) {
   const int64_t layers = question.job.model.num_hidden_layers;
   for (SiteSpec& site : question.cluster.sites) {
@@ -179,7 +179,7 @@ std::optional<int64_t> StagesThatFit(Question question, int64_t present) {
   return std::nullopt;
 }
 
-// First value of a halving (or doubling) sequence from `from` that makes the job fit.
+// First of these values that makes the job fit.
 template <typename Apply>
 std::optional<int64_t> FirstThatFits(const Question& question, const std::vector<int64_t>& values, Apply apply) {
   for (const int64_t value : values) {
@@ -274,7 +274,7 @@ std::vector<std::string> ParallelRemedies(const Question& question) {
   return remedies;
 }
 
-// The degrees that the job left to the planner, for which nothing needs less than with these.
+// The degrees that the job left to the planner: no others need less memory.
 std::string ChosenDegrees(const JobSpec& asked, const Shape& frugal, int64_t stages) {
   const ParallelismSpec& parallelism = asked.parallelism;
   return fmt::format("{}{}{}", parallelism.tensor == 0 ? fmt::format("tensor {}, ", frugal.tensor) : "",
@@ -282,7 +282,7 @@ std::string ChosenDegrees(const JobSpec& asked, const Shape& frugal, int64_t sta
                      parallelism.data == 0 ? fmt::format("data {}, ", frugal.data) : "");
 }
 
-// How the capacity comes about where it is not all of the memory.
+// The derivation of a capacity that is less than the memory.
 std::string ReserveText(const ClusterSpec& cluster, std::string_view site) {
   const SiteSpec* spec = cluster.FindSite(site);
   if (spec == nullptr || spec->device.reserve_bytes.value_or(0) == 0) {

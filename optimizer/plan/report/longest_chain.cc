@@ -75,7 +75,7 @@ class Chain {
     return last;
   }
 
-  // Where the action came from whose output the one at `place` needs; nullopt when it needs none.
+  // Place of the action that makes the input of the one at `place`; nullopt when it needs none.
   std::optional<Place> Maker(const Place& place) const {
     const Action& action = At(place).action;
     const int32_t stage = action.stage + (action.kind == ActionKind::kForward ? -1 : 1);
@@ -85,7 +85,7 @@ class Chain {
     return makers_[Direction(action)][Index(stage, action.micro_batch)];
   }
 
-  // The message over a link that carries the output of `action`; nullptr: none does.
+  // The message that carries the output of `action` over a link; nullptr: none does.
   const MessageTiming* MessageOf(const Action& action) const {
     return action.kind == ActionKind::kWeightGradient
                ? nullptr
@@ -96,7 +96,7 @@ class Chain {
     return action.stage - (action.kind == ActionKind::kForward ? 0 : 1);
   }
 
-  // The action before which the one at `place` could not begin; adds what lies between the two.
+  // The action before which the one at `place` could not begin; adds the segments between the two.
   std::optional<Place> Before(const Place& place) {
     const int64_t start_ns = At(place).start_ns;
     std::optional<Place> previous;
@@ -125,7 +125,7 @@ class Chain {
 
   const SimulationResult& result_;
   const PipelineCosts& costs_;
-  // Of forwards and backwards, [stage * micro-batches + micro-batch].
+  // Makers of forwards and backwards, [stage * micro-batches + micro-batch].
   std::array<std::vector<std::optional<Place>>, 2> makers_;
   std::array<std::vector<const MessageTiming*>, 2> messages_;
   std::vector<ChainSegment> segments_;

@@ -20,7 +20,7 @@ int64_t LogitsBytes(const JobSpec& job, const Plan& plan) {
   return logits->bytes;
 }
 
-// What a device's stages hold of micro-batches.
+// Micro-batches that a device's stages hold.
 struct Held {
   std::vector<int64_t> in_flight;     // by stage
   std::vector<int64_t> weight_grads;  // by stage: between I and W
@@ -39,7 +39,7 @@ void Take(const Action& action, const std::vector<StageMemory>& stages, Held& he
   held.bytes += in_flight * memory.activation_bytes + weight_grads * memory.weight_grad_bytes - before;
 }
 
-// When that is most. A device does one action at a time, so their order says it, as in the simulator.
+// The greatest holding. A device does one action at a time, so their order determines it, as in the simulator.
 Held MostHeld(const std::vector<Action>& actions, const std::vector<StageMemory>& stages) {
   Held now{std::vector<int64_t>(stages.size(), 0), std::vector<int64_t>(stages.size(), 0), 0};
   Held most = now;

@@ -55,7 +55,7 @@ void ExplainTime(const DeviceTime& time, int64_t iteration_ns, StageExplanation&
   stage.limit_part = Part(worst.ns, iteration_ns);
 }
 
-// `more_message_bytes`: for one more micro-batch in flight.
+// Explains a stage's memory. `more_message_bytes`: for one more micro-batch in flight.
 void ExplainMemory(const StageMemory& memory, int64_t more_message_bytes, const PipelineRankPlan& place,
                    StageExplanation& stage) {
   stage.peak_bytes = place.peak_bytes;

@@ -18,7 +18,7 @@ double FlopsOf(const PartWork& part) {
          static_cast<double>(part.weight_grad.flops);
 }
 
-// Of one sequence, by one device that does all of it.
+// FLOPs of one sequence on one device that does all of it.
 double SequenceFlops(const JobSpec& job, const ClusterSpec& cluster, int64_t sequence_length) {
   JobSpec alone = JobOnCluster(job, cluster);
   alone.parallelism.tensor = alone.parallelism.data = 1;

@@ -16,7 +16,7 @@ namespace {
 constexpr int64_t kNotable = 4;  // times the bytes of ZeRO 1
 
 // "parallelism.zero_stage is 3 with 64 micro-batches: ..., which sends 96 GiB per replica and iteration, and ZeRO 1 3
-// GiB". Empty: it is not notable.
+// GiB". Empty: not notable.
 std::string BytesSentence(int64_t parameters, Precision precision, int64_t data, int32_t zero_stage,
                           int64_t micro_batches, std::string_view bound) {
   const int64_t bytes = ReplicaBytes(parameters, precision, data, zero_stage, micro_batches);

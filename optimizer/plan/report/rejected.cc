@@ -20,7 +20,7 @@ std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) 
 
 std::span<const int32_t> NicheOf(const Genome& genome) { return std::span(genome).first(PlanSpace::kChoices); }
 
-// Why `genome` is not preferred to `best`; with `any`, nor any other with its choices.
+// The reason why `genome` is not preferred to `best`; with `any`, nor any other genome with its choices.
 std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& genome, bool any) {
   if (!space.model().Divides(genome[PlanSpace::kMicroBatch], genome[PlanSpace::kSequence])) {
     return fmt::format("training.tokens_per_iteration {} is not a multiple of its micro-batch",
@@ -41,7 +41,7 @@ std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& 
                                                           : Slower(fitness.iteration_ns, best.fitness.iteration_ns, "");
 }
 
-// The most preferred evaluated genome with these choices; else `fallback`, repaired as far as that leaves them alone.
+// The most preferred evaluated genome with these choices; else `fallback`, repaired as far as that keeps them.
 Genome BestKnown(const PlanSpace& space, const SearchOutcome& outcome, Genome fallback) {
   for (const Evaluated& evaluated : outcome.evaluated) {
     if (std::ranges::equal(NicheOf(evaluated.genome), NicheOf(fallback))) {
@@ -64,7 +64,7 @@ class Alternatives {
     rejected_.push_back({std::move(change), Reason(space_, best_, genome, any)});
   }
 
-  // Every other value of one choice; `name` makes the text of the change from a value, none of one to pass over.
+  // Adds every other value of one choice; `name` makes the text of the change from a value, empty to skip it.
   template <typename Name>
   void AddChoices(PlanSpace::Choice choice, Name name) {
     for (int32_t value = 0; value <= space_.genome_space().genes[choice].greatest; ++value) {
@@ -143,7 +143,7 @@ std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const E
     if (mode.zero_stage == own.zero_stage) {
       return fmt::format("recompute {}", RecomputeName(mode.recompute));
     }
-    // Of two other choices at once the search says enough.
+    // The search covers changes of two choices at once.
     return mode.recompute == own.recompute ? fmt::format("zero_stage {}", mode.zero_stage) : "";
   });
   alternatives.AddChoices(PlanSpace::kKind, [&](int32_t value) {

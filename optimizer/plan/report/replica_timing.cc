@@ -16,14 +16,14 @@
 namespace geopipe {
 namespace {
 
-// Of one layer, or of one end of the model.
+// Counts of one layer, and of each end of the model.
 struct PartCounts {
   int64_t embedding = 0;
   int64_t layer = 0;
   int64_t head = 0;
 };
 
-// `count` gives the parameters of a range.
+// Counts parts. `count` gives the parameters of a range.
 template <typename Count>
 PartCounts CountParts(const Count& count) {
   const LayerRange one{.first = 0, .last = 0, .has_embedding = false, .has_head = false};
@@ -53,7 +53,7 @@ std::vector<StageEnd> EndsOf(const SimulationResult& simulated, size_t stages) {
   return ends;
 }
 
-// Updates of all stages, and when the devices' inputs come.
+// Updates of all stages, and the times at which the devices' inputs come.
 std::vector<ReplicaTiming::Device> DevicesOf(const PlanParts& parts, const PlanMemoryModel& memory, const Plan& plan,
                                              const PipelineCosts& costs, const std::vector<StageEnd>& ends) {
   std::vector<ReplicaTiming::Device> devices(
@@ -85,7 +85,7 @@ std::vector<ReplicaTiming::Device> DevicesOf(const PlanParts& parts, const PlanM
 // Carries one bucket after the other, in the order in which they are offered.
 class Carrier {
  public:
-  // When it is through.
+  // Carries a bucket and returns the time at which it is through.
   int64_t Carry(int64_t offered_ns, int64_t duration_ns) {
     free_ns_ = std::max(free_ns_, offered_ns) + duration_ns;
     return free_ns_;
@@ -97,7 +97,7 @@ class Carrier {
 
 enum class Leg : uint8_t { kScatter, kLinks, kGather };
 
-// A bucket that comes to a carrier. At one instant: what is farther on its way first, then later layers.
+// A bucket that arrives at a carrier. At one instant the one farther on its way goes first, then later layers.
 struct Arrival {
   int64_t at_ns = 0;
   Leg leg = Leg::kScatter;
@@ -108,7 +108,7 @@ struct Arrival {
   bool operator<(const Arrival& other) const { return Urgency() < other.Urgency(); }
 };
 
-// When the gradients of each pipeline rank of each site are summed, [site][rank].
+// Times at which the gradients of each pipeline rank of each site are summed, [site][rank].
 std::vector<std::vector<int64_t>> SummedNs(std::span<const ReplicaTiming> sites, const SiteReduction& reduction,
                                            std::span<const int64_t> bucket_bytes) {
   std::vector<std::vector<int64_t>> summed_ns;
@@ -155,7 +155,7 @@ std::vector<std::vector<int64_t>> SummedNs(std::span<const ReplicaTiming> sites,
   return summed_ns;
 }
 
-// When a site whose gradients are summed then can begin its next iteration.
+// Time at which a site whose gradients are summed then can begin its next iteration.
 int64_t NextStartNs(const ReplicaTiming& site, const std::vector<int64_t>& summed_ns) {
   int64_t next_ns = site.alone_ns;
   for (size_t rank = 0; rank < site.devices.size(); ++rank) {

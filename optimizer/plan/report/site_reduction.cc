@@ -23,7 +23,7 @@ namespace {
 constexpr double kLongestReductionSeconds = 1e6;
 constexpr int64_t kUnreachable = std::numeric_limits<int64_t>::max();
 
-// From each site to each; null where there is none.
+// Links from each site to each; null where there is none.
 using Links = std::vector<std::vector<const LinkSpec*>>;
 
 Links LinksOf(const ClusterSpec& cluster, const std::vector<std::string>& sites) {
@@ -42,7 +42,7 @@ Links LinksOf(const ClusterSpec& cluster, const std::vector<std::string>& sites)
   return links;
 }
 
-// As a SiteReduction, with the numbers of the sites.
+// A SiteReduction by the numbers of the sites.
 struct Way {
   ReductionWay way = ReductionWay::kExchange;
   size_t root = 0;
@@ -51,7 +51,7 @@ struct Way {
   int64_t latency_ns = 0;
 };
 
-// nullopt: two sites have no link.
+// The exchange; nullopt: two sites have no link.
 std::optional<Way> Exchange(const Links& links) {
   Way exchange;
   for (size_t i = 0; i < links.size(); ++i) {
@@ -68,8 +68,8 @@ std::optional<Way> Exchange(const Links& links) {
   return exchange;
 }
 
-// The shortest paths from `root` over links of at least this bandwidth; nullopt: some site is beyond reach. Dijkstra,
-// over few sites.
+// The tree of shortest paths from `root` over links of at least this bandwidth; nullopt: some site is beyond reach.
+// Dijkstra, over few sites.
 std::optional<Way> TreeFrom(const Links& links, size_t root, double min_bytes_per_s) {
   const size_t sites = links.size();
   Way tree{.way = ReductionWay::kTree, .root = root};
@@ -156,7 +156,7 @@ absl::StatusOr<SiteReduction> ChooseSiteReduction(const ClusterSpec& cluster, co
   }
   const auto alone_s = [&](const Way& way) { return AloneSeconds(way, sites.size(), bytes); };
   for (const double bandwidth : bandwidths) {
-    // Every tree with more than this was looked at before.
+    // The trees with greater bandwidth were looked at before.
     if (best.has_value() && LinkSeconds(ReductionWay::kTree, sites.size(), bandwidth, bytes) >= alone_s(*best)) {
       break;
     }

@@ -18,14 +18,14 @@ constexpr std::array<std::string_view, 12> kNames{
     "plain_work", "idle_devices", "below_efficiency", "tensor_collectives", "recomputation", "pipeline_fill",
     "drain",      "crossings",    "imbalance",        "exposed_reduction",  "update",        "synchronisation"};
 
-// How often a stage runs each part of the model for one micro-batch.
+// Number of times that a stage runs each part of the model for one micro-batch.
 int64_t Times(ModelPart part, const LayerRange& layers) {
   return part == ModelPart::kEmbedding ? (layers.has_embedding ? 1 : 0)
          : part == ModelPart::kHead    ? (layers.has_head ? 1 : 0)
                                        : layers.count();
 }
 
-// Sum of `value(part, action)` over all that a stage does for one micro-batch.
+// Sum of `value(part, action)` over all actions of a stage for one micro-batch.
 template <typename Value>
 double SumOver(const LayerRange& layers, Value value) {
   double sum = 0;
@@ -57,7 +57,8 @@ class Breakdown {
  private:
   double& At(TimePart part) { return shares_[static_cast<size_t>(part)].ns; }
 
-  // What the stages do, in the mean over the ranks, told apart for one that does it without recomputation.
+  // Adds the stages' work, the mean over the ranks, divided into the parts of a stage without recomputation, and
+  // recomputation.
   absl::Status AddWork(const PlanParts& parts, const std::vector<DeviceTime>& times) {
     Plan once = result_.plan;
     once.SetRecompute(Recompute::kNone);
@@ -107,7 +108,7 @@ class Breakdown {
   }
   double DevicesPerRank() const { return static_cast<double>(result_.plan.grid.tensor * result_.plan.grid.data); }
 
-  // FLOP/s at stated efficiency, of one device of each rank.
+  // FLOP/s of one device of each rank at stated efficiency.
   double SpeedInUse() const {
     double speed = 0;
     for (const PipelineRankPlan& rank : result_.plan.pipeline_ranks) {

@@ -159,8 +159,8 @@ int64_t CandidateModel::BoundNs(const Candidate& candidate) const {
   return ScheduleBoundNs(candidate.schedule, CostsOf(candidate), BoundaryDeltaNOf(candidate));
 }
 
-// The bound of UnsplitBoundNs when only the first stages have their layers; the others share what is left as is best
-// for the bound.
+// The bound of UnsplitBoundNs when only the first stages have their layers; the others share the rest in the way that
+// is best for the bound.
 int64_t CandidateModel::PartialBoundNs(const Point& point, std::span<const int32_t> layers) const {
   const std::vector<StageLoad>& loads = point.loads;
   const int64_t micro_batches = point.parts.shape.micro_batches;

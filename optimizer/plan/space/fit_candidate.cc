@@ -26,8 +26,8 @@ std::vector<StageLoad> LoadsWithin(const CandidateModel& model, const Candidate&
 }
 
 bool LowerDeltaNFor(const CandidateModel& model, Candidate& candidate, int32_t stage, const LayerRange& layers) {
-  // A stage holds what crossings at or after it advance, and the messages of the stage before it, which the crossing
-  // between the two advances too.
+  // A stage holds micro-batches that crossings at or after it advance, and the messages of the stage before it, which
+  // the crossing between the two advances too.
   const std::vector<int32_t>& crossings = model.crossing_boundaries();
   const auto first = std::lower_bound(crossings.begin(), crossings.end(), stage - 1);
   const bool lies_before = first != crossings.end() && *first == stage - 1;
@@ -52,7 +52,7 @@ bool LowerDeltaNFor(const CandidateModel& model, Candidate& candidate, int32_t s
   if (fits()) {
     return true;
   }
-  // None above `level`, but for the first `above` of those that were: they are one above.
+  // Caps every ΔN at `level`; the first `above` capped ones keep level + 1.
   const std::vector<int32_t> given(delta_n.begin(), delta_n.end());
   const auto fits_at = [&](int32_t level, int64_t above) {
     for (size_t i = 0; i < given.size(); ++i) {

@@ -26,8 +26,8 @@ std::vector<StageLoad> LoadsOf(const PlanParts& parts, int64_t layers) {
 
 namespace {
 
-// Adds to `split`, of one layer each, what every stage can have within a time in which all have at most `more`
-// together: layers that one after the other would go there first. Returns how many these are.
+// Adds to `split`, of one layer each, the layers that every stage can have within a time in which all have at most
+// `more` together: given one at a time, layers would go there first. Returns their number.
 int64_t GiveAtOnce(std::span<const StageLoad> stages, int64_t more, std::vector<int32_t>& split) {
   constexpr double kForever = 1e18;
   double time_ns = kForever;
@@ -77,7 +77,7 @@ std::optional<std::vector<int32_t>> BalanceLayers(std::span<const StageLoad> sta
   }
   std::vector<int32_t> split(stages.size(), 1);
   for (int64_t left = layers - count - GiveAtOnce(stages, layers - count, split); left > 0; --left) {
-    // Time after one more, distance from the centre (doubled), negated index: the least is best.
+    // The least of (time with one more layer, distance from the centre (doubled), negated index) is best.
     std::tuple<int64_t, int64_t, int64_t> best{std::numeric_limits<int64_t>::max(), 0, 0};
     for (int64_t stage = 0; stage < count; ++stage) {
       if (split[stage] < stages[stage].most) {

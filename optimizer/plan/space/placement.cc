@@ -19,7 +19,7 @@ int64_t DevicesPerStage(const JobSpec& job) {
   return std::max<int64_t>(1, job.parallelism.tensor) * std::max<int64_t>(1, job.parallelism.data);
 }
 
-// Tensor groups that fit on a node.
+// Number of tensor groups that fit on a node.
 int64_t GroupsPerNode(const JobSpec& job, const SiteSpec& site) {
   return site.devices_per_node / std::max<int64_t>(1, job.parallelism.tensor);
 }
@@ -46,7 +46,7 @@ absl::Status CheckPipeline(const JobSpec& job, int64_t stages, int64_t total_slo
   return absl::OkStatus();
 }
 
-// How many ordered selections of at least one of `count` there are, at most about kMaxTriedOrders.
+// Number of ordered selections of at least one of `count`, at most about kMaxTriedOrders.
 int64_t OrderedSelectionCount(int64_t count) {
   int64_t selections = 0;
   int64_t of_length = 1;
@@ -57,7 +57,8 @@ int64_t OrderedSelectionCount(int64_t count) {
   return selections;
 }
 
-// Orders of groups that pass every site at most once, of sites with so many groups: at most about kMaxTriedOrders.
+// Number of orders of groups that pass every site at most once, by the groups of each site: at most about
+// kMaxTriedOrders.
 int64_t OrderCount(const std::map<std::string_view, int64_t>& groups_of_sites) {
   std::vector<int64_t> of_length{1};  // by number of sites: in any order, each with its selections of groups
   for (const auto& [site, groups] : groups_of_sites) {
@@ -76,7 +77,7 @@ int64_t OrderCount(const std::map<std::string_view, int64_t>& groups_of_sites) {
   return permutations > kMaxTriedOrders ? kMaxTriedOrders + 1 : orders;
 }
 
-// All ordered selections of at least one of these, longer ones first; of sites whose neighbours have links.
+// All ordered selections of at least one of these, longer ones first, of sites whose neighbours have links.
 std::vector<std::vector<std::string>> OrderedSelections(const ClusterSpec& cluster,
                                                         const std::vector<const SiteSpec*>& sites) {
   std::vector<std::vector<std::string>> orders;
@@ -147,8 +148,9 @@ struct Walk {
   std::vector<size_t> sites;
 };
 
-// From `start` to the nearest not yet visited, by latency; ends after `count` or where no link leads on. `latency_ns`:
-// from each to each, kNoLink where there is none. `site_of`: of a group; a walk does not come back to a site.
+// A walk from `start` to the nearest not yet visited, by latency; ends after `count` or where no link leads on.
+// `latency_ns`: from each to each, kNoLink if there is none. `site_of`: of a group; a walk does not come back to a
+// site.
 Walk NearestNeighbourWalk(const std::vector<std::vector<int64_t>>& latency_ns,
                           const std::vector<std::string_view>& site_of, size_t start, int64_t count) {
   Walk walk{.latency_ns = 0, .sites = {start}};
@@ -180,7 +182,7 @@ Walk NearestNeighbourWalk(const std::vector<std::vector<int64_t>>& latency_ns,
 std::vector<int64_t> ShareStages(int64_t stages, const std::vector<int64_t>& slots) {
   const int64_t total = std::accumulate(slots.begin(), slots.end(), int64_t{0});
   const auto sites = static_cast<int64_t>(slots.size());
-  // Every site has one; the others are shared in proportion to what is left of each site.
+  // Every site has one; the others are shared in proportion to the rest of each site.
   const int64_t others = stages - sites;
   const int64_t room = total - sites;
   std::vector<int64_t> shares(slots.size(), 1);

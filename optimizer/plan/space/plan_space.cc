@@ -16,7 +16,7 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
-// Most genomes of the same work that one simulator runs, so that threads share out a batch of them, too.
+// Most genomes of the same work that one simulator runs, so that threads can share a batch of them, too.
 constexpr size_t kMaxAlike = 4;
 
 int32_t Size(const auto& choices) { return static_cast<int32_t>(choices.size()); }

@@ -21,12 +21,13 @@ int64_t MostDevicesPerNode(const ClusterSpec& cluster, const SiteOrder& sites) {
   return most;
 }
 
-// Replicas that a stage can have on the site: over nodes where it says what its network is, else within a node.
+// Most replicas that a stage can have on the site: over nodes if its network is known, else within a node.
 int64_t MaxReplicas(const SiteSpec& site, int64_t tensor) {
   return (site.network.given() ? site.nodes : 1) * (site.devices_per_node / tensor);
 }
 
-// On all of the sites: over nodes where they all say what their network is, else within a node. Or on one of them.
+// Most replicas on all of the sites (over nodes if all their networks are known, else within a node), or on one of
+// them.
 int64_t MaxReplicas(const ClusterSpec& cluster, const SiteOrder& sites, int64_t tensor, bool all_sites) {
   int64_t fewest = std::numeric_limits<int64_t>::max();
   int64_t greatest = 1;
@@ -44,8 +45,8 @@ int64_t MaxReplicas(const ClusterSpec& cluster, const SiteOrder& sites, int64_t 
   return over_nodes ? fewest : MostDevicesPerNode(cluster, sites) / tensor;
 }
 
-// Numbers of pipeline ranks, of at most `most`, that are worth a look: with each number of layers on the fullest rank
-// the fewest, and the fewest that also have room for as much as the head takes.
+// Numbers of pipeline ranks, at most `most`, that are worth trying: the fewest for each number of layers on the fullest
+// rank, and the fewest that also have room for a head as large as a layer.
 std::set<int64_t> UsefulPipelines(int64_t layers, int64_t fewest, int64_t most) {
   std::set<int64_t> pipelines;
   for (int64_t fullest = 1; fullest <= layers; ++fullest) {
@@ -59,7 +60,7 @@ std::set<int64_t> UsefulPipelines(int64_t layers, int64_t fewest, int64_t most) 
   return pipelines;
 }
 
-// All pipelines to try for degrees that are not.
+// Adds all pipelines to try if the shape's is open.
 void AddPipelines(const JobSpec& job, const ClusterSpec& cluster, Shape shape, std::vector<Shape>& shapes) {
   shapes.push_back(shape);
   if (job.parallelism.pipeline != 0) {
@@ -83,7 +84,7 @@ void AddPipelines(const JobSpec& job, const ClusterSpec& cluster, Shape shape, s
   }
 }
 
-// Which sites have a link, both ways round.
+// Pairs of sites that have a link, both ways round.
 using LinkedSites = std::set<std::pair<std::string_view, std::string_view>>;
 
 LinkedSites LinkedSitesOf(const ClusterSpec& cluster) {

@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// Of one micro-batch on each of the sites; empty where a device figure is missing.
+// Times of a layer for one micro-batch on each of the sites; empty if a device figure is missing.
 std::vector<int64_t> LayerTimes(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                 const SiteOrder& sites) {
   const ExecutionConfig config =

@@ -24,11 +24,11 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kBeyondNs = std::numeric_limits<int64_t>::max() / 4;
-// Paces beyond the fastest one, in percent of it: slower ones need fewer sites.
+// Paces to try, in percent of the fastest one: slower ones need fewer sites.
 constexpr std::array<int64_t, 4> kPacePercents{100, 103, 110, 130};
-// Walks from each site at each pace: one that takes in what adds most, the others with some chance.
+// Walks from each site at each pace: one that takes in the site that adds most, the others with some chance.
 constexpr uint64_t kVariants = 24;
-// By chance up to so much of what a site adds is counted, in percent.
+// Most by which chance may raise the layers that a site counts for, in percent.
 constexpr int64_t kChancePercent = 300;
 
 struct Crossing {
@@ -117,14 +117,14 @@ class PaceSearch {
       const auto a = index.find(link.site_a);
       const auto b = index.find(link.site_b);
       if (a != index.end() && b != index.end()) {
-        // Inside a site a message of each replica goes its own way.
+        // A message of each replica goes its own way inside a site.
         const double seconds = link.inside() ? 0 : std::min(message_bytes_ / link.bandwidth_bytes_per_s, 1e6);
         crossings_[a->second][b->second] = crossings_[b->second][a->second] = {link.latency_ns, SecondsToNs(seconds)};
       }
     }
   }
 
-  // Layers that the site works through in such a time.
+  // Number of layers that the site works through in that time.
   int64_t LayersAt(size_t site, int64_t pace_ns) const {
     return std::min(layers_, sites_[site].slots * (pace_ns / sites_[site].layer_ns));
   }
@@ -141,7 +141,7 @@ class PaceSearch {
   bool Keeps(const Growth& growth, size_t from, size_t to) const {
     return crossings_[from][to].serialization_ns <= growth.pace_ns;
   }
-  // What the site would add; 0: it is in the walk, or too slow.
+  // Number of layers that the site would add; 0: it is in the walk, or too slow.
   int64_t Adds(const Growth& growth, size_t site) const {
     return growth.taken[site] ? 0 : std::min(growth.left, LayersAt(site, growth.pace_ns));
   }
@@ -151,7 +151,7 @@ class PaceSearch {
     growth.walk.insert(growth.walk.begin() + static_cast<std::ptrdiff_t>(at), site);
   }
 
-  // At either end, or else between two: the site that adds most, of equals the nearest.
+  // Takes in, at either end or else between two, the site that adds most, of equals the nearest.
   bool TakeInBest(Growth& growth, bool between) const {
     std::pair<int64_t, int64_t> best_gain{0, 0};  // layers, negated latency
     size_t best = 0;
@@ -199,7 +199,7 @@ class PaceSearch {
     return false;
   }
 
-  // From `start` on. Empty: all that it comes to do not have room for all layers.
+  // A walk from `start`. Empty: the sites that it reaches do not have room for all layers.
   std::vector<size_t> WalkFrom(size_t start, int64_t pace_ns, uint64_t variant) const {
     Growth growth{{}, std::vector<bool>(sites_.size(), false), layers_, pace_ns};
     if (variant > 0) {
@@ -221,7 +221,7 @@ class PaceSearch {
     return growth.walk;
   }
 
-  // The least, within a percent, at which a walk is found; nullopt: at none.
+  // The least pace, within a percent, at which a walk is found; nullopt: there is none.
   std::optional<int64_t> FastestPaceNs() const {
     const auto is_found = [&](int64_t pace_ns) {
       for (size_t i = 0; i < sites_.size() * kVariants; ++i) {
@@ -246,13 +246,13 @@ class PaceSearch {
     return high_ns;
   }
 
-  // What holds all layers at some pace.
+  // Ranks that hold all layers at some pace.
   struct Ranks {
     int64_t count = 0;    // 0: there are too few
     int64_t work_ns = 0;  // of one micro-batch, in all of them
   };
 
-  // The fastest first, and one on each site.
+  // The fastest ranks first, and one on each site.
   Ranks RanksAt(const std::vector<size_t>& by_speed, int64_t pace_ns) const {
     Ranks ranks;
     int64_t left = layers_;

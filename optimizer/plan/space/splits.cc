@@ -32,7 +32,8 @@ void ForEachSplit(int64_t sum, std::span<const int64_t> most, const TakeSplit& t
 }
 
 int64_t SplitCount(int64_t sum, int64_t count, int64_t most) {
-  // Places of `count` - 1 bars between `sum` ones, or of the gaps without a bar: of the fewer, so that it only grows.
+  // The count places `count` - 1 bars between `sum` ones, or the gaps without a bar: the fewer of both, so that it only
+  // grows.
   int64_t splits = 1;
   for (int64_t i = 1; i <= std::min(count - 1, sum - count) && splits <= most; ++i) {
     splits = splits * (sum - i) / i;
