@@ -43,7 +43,7 @@ function Judge(   sentence, words, n, first) {
   sub(/[.:;]( .*)?$/, "", sentence)
   n = split(sentence, words, " ")
   first = words[1]
-  sub(/[^A-Za-z].*/, "", first)
+  sub(/[^A-Za-z-].*/, "", first)
   if (sentence ~ /^(None of|At most|At least) /) {
     return
   }
@@ -57,7 +57,10 @@ function Refuse() {
   ++refused
 }
 
-FNR == 1 { End() }
+FNR == 1 {
+  End()
+  behind = 0
+}
 
 function End() {
   if (text != "") {
@@ -67,7 +70,7 @@ function End() {
 }
 
 /^[ \t]*\/\// {
-  if (behind) {
+  if (index($0, "//") == behind) {
     next  # the rest of a comment behind code
   }
   sub(/^[ \t]*\/\/+ ?/, "")
@@ -83,7 +86,7 @@ function End() {
 
 {
   End()
-  behind = /[;,{})] +\/\/ /
+  behind = match($0, /[^ ] +\/\/ [^\/]*$/) ? index($0, "// ") : 0
 }
 
 END {

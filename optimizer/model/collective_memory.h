@@ -1,5 +1,5 @@
-// Memory that a rank of a group holds for the group's collective operations (runtime/collective), category transport,
-// whatever the operations' sizes: they go through slots piece by piece. Bytes.
+// Memory that a rank of a group holds for the group's collective operations (runtime/collective), in bytes, category
+// transport. It does not depend on the operations' sizes: they go through slots piece by piece.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,7 @@ inline constexpr int32_t kCollectiveMessageSlots = 2;
 // Bytes of one more message, for the reason why a rank has given up.
 inline constexpr int64_t kAbortMessageBytes = 512;
 
-// A rank's own part of what the group shares.
+// A rank's own part of the shared memory.
 inline constexpr int64_t SharedRegionBytes(int32_t ranks) {
   return ranks < 2 ? 0 : kSharedRankHeaderBytes + kSharedSlots * kSharedSlotBytes;
 }

@@ -38,7 +38,7 @@ struct Action {
 
 std::string ToString(const Action& action);
 
-// Inverse of ToString. InvalidArgument names the text and what was expected.
+// Inverse of ToString. InvalidArgument names the text and the expected form.
 absl::StatusOr<Action> ParseAction(std::string_view text);
 
 }  // namespace geopipe

@@ -60,8 +60,8 @@ class OutputTable {
   int64_t micro_batches_;
 };
 
-// Explains why a schedule cannot go on, given for each device the position of the action it is stuck at (the length of
-// its list when it has finished): the cycle of actions that wait for each other, from one back to itself, with the
+// Explains why a schedule cannot proceed, given for each device the position of the action it is stuck at (the length
+// of its list when it has finished): the cycle of actions that wait for each other, from one back to itself, with the
 // remedy, or the output that no action makes. REQUIRES: at least one device is stuck, every stuck action is a compute
 // action with an input that is not made yet.
 std::string DescribeDeadlock(const Schedule& schedule, std::span<const int64_t> stuck_position);

@@ -37,7 +37,7 @@ enum class ScheduleOrder : uint8_t {
   kOneByOne,       // one stage per device: P - 1 - p + advance(p) forwards, then one forward and one backward in turn
 };
 
-// One stage of a pipeline, for a count of what is in flight there.
+// One stage of a pipeline, for a count of its micro-batches in flight.
 struct StageInFlight {
   int32_t devices = 0;
   int32_t stages = 0;

@@ -1,23 +1,23 @@
-// The iteration lasts as long as a device works plus as long as it does not: T = busy + idle. All of a device's work,
-// m * S, has to be done, so each stretch of time in which the device provably cannot work all the time adds to the
-// bound. Words: a micro-batch is *in flight* at stage x from the start of its F to the end of its I (a full backward B
-// is taken as I followed at once by W: it holds no less for no shorter). e, R, out, and the spacings f and g are those
-// of StagePath. A(x) are the activations that a micro-batch in flight at x holds on the device of x: those of x and of
-// the device's stages before x, whose I comes later.
+// The iteration lasts as long as a device works plus as long as it is idle: T = busy + idle. All of a device's work, m
+// * S, has to be done, so each stretch of time in which the device provably cannot work all the time adds to the bound.
+// Words: a micro-batch is *in flight* at stage x from the start of its F to the end of its I (a full backward B counts
+// as I followed at once by W: it holds no less for no shorter). e, R, out, and the spacings f and g are those of
+// StagePath. A(x) are the activations that a micro-batch in flight at x holds on the device of x: those of x and of the
+// device's stages before x, whose I comes later.
 //
-// In flight. At most floor(capacity / A(c)) micro-batches are in flight at any stage c, and who is in flight at x is so
-// at every c <= x: in_flight(x) is the least of them all.
+// In flight. At most floor(capacity / A(c)) micro-batches are in flight at any stage c, and a micro-batch in flight at
+// x is so at every c <= x: in_flight(x) is the least of them all.
 //
 // Fill. No I of x starts before t = e + R - T_I. Until the first one starts, x and the stages before it run forwards
-// only, whose activations all stay, in memory and in flight; and stages after x work only for those micro-batches. What
-// they can do until t, `fill`, is limited by what fits, and by the spacing f at which forwards come in. So t - fill is
-// idle before t.
+// only, whose activations all stay, in memory and in flight; and stages after x work only for those micro-batches.
+// Their work until t, `fill`, is limited by memory, and by the spacing f at which forwards come in. So t - fill is idle
+// before t.
 //
 // Drain. The micro-batch of the last F of x is in flight for R, and then has its way out: no F of x starts within the
-// last y = R + out. What the device can do in that time, `drain`, is what had to be put off at its beginning: the
-// backward of micro-batches in flight and the W of others, all of which memory must hold; and F and I only before the
-// way out of the device's first stage, each I one spacing g before the next. So y - drain is idle after T - y. Where a
-// micro-batch between I and W keeps more than one in flight, the one in a full backward does not.
+// last y = R + out. The device's work in that time, `drain`, must have been postponed at its beginning: the backward of
+// micro-batches in flight and the W of others, all of which memory must hold; and F and I only before the way out of
+// the device's first stage, each I one spacing g before the next. So y - drain is idle after T - y. If a micro-batch
+// between I and W keeps more than one in flight, the one in a full backward does not.
 //
 // Both count if they do not overlap. They do not if more micro-batches exist than can be in flight (the last F then
 // follows the first I), or if another bound says T >= t + y.
@@ -27,8 +27,9 @@
 // and if they are more, T_I later. So n micro-batches take a round of Q = R + min(T_I, T_W) or R. Every n micro-batches
 // between fill and drain, or before the one or after the other, cost Q instead of n * S where Q is longer.
 //
-// Area. Each micro-batch holds its activation for R at least, then what W needs for T_W at least: bytes * time of all
-// of them, divided by the capacity, lies between the first F of the device and the end (activations: the way out).
+// Area. Each micro-batch holds its activation for R at least, then the part that W needs for T_W at least: bytes * time
+// of all of them, divided by the capacity, lies between the first F of the device and the end (activations: the way
+// out).
 //
 // Blocking and rendezvous messages, shared links and their queues only make everything later.
 #include "optimizer/simulator/device_bound.h"

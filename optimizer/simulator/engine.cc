@@ -1,19 +1,19 @@
-// How it works. Every device runs its list as far as it can, until an input is not made yet. As long as every link FIFO
-// is entered in a known order (by one device after the other), start = max(device free, input arrived) needs no clock
-// that all devices share: each action is visited once, with no event queue and no allocation.
+// The engine runs every device's list as far as it can, until an input is not made yet. As long as every link FIFO is
+// entered in a known order (by one device after the other), start = max(device free, input arrived) needs no clock that
+// all devices share: each action is visited once, with no event queue and no allocation.
 //
-// Who runs next does not matter then. Sweeps over all devices, the last one first because backwards come from there,
-// are the quickest way while they get on: in a steady schedule each visit finds the same few actions to run. Where they
-// do not, a device that has to wait sleeps until the device that makes its input wakes it up, so that the time taken
+// The order of devices does not matter then. Sweeps over all devices, the last one first because backwards come from
+// there, are the quickest way while they find actions to run: in a steady schedule each visit finds the same few. If
+// they do not, a device that has to wait sleeps until the device that makes its input wakes it up, so that the time
 // stays linear in the number of actions whatever the schedule.
 //
-// Where entries of several devices meet in one FIFO (or receivers decide, with rendezvous), their order matters. Such
-// entries wait in a heap until no device can go on; then the earliest is safe to take, because whatever it sets off
+// If entries of several devices meet in one FIFO (or receivers decide, with rendezvous), their order matters. Such
+// entries wait in a heap until no device can proceed; then the earliest is safe to take, because all that it triggers
 // ends later. "Earlier" at one instant follows the normative order: an instant consists of rounds (ends, link entries,
 // arrivals, starts), of which there is more than one only when actions of no duration start and end in it; so an entry
 // is ordered by (instant, round, producing device).
 //
-// Runs follow each other on one clock: what was made before a run began is not made yet. So nothing has to be wiped
+// Runs follow each other on one clock: outputs made before a run began count as not made. So memory need not be cleared
 // between two runs.
 #include "optimizer/simulator/engine.h"
 

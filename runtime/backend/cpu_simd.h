@@ -1,5 +1,5 @@
-// Eight fp32 lanes on the compiler's vector extension, loaded from and stored to fp32 or bf16. Explicit lanes, not
-// auto-vectorised reductions: the order of a sum is what is written here, whatever the alignment of the data.
+// Eight fp32 lanes on the compiler's vector extension, loaded from and stored to fp32 or bf16. Lanes are explicit, not
+// auto-vectorised reductions: a sum has the order written here, whatever the alignment of the data.
 //
 // Only for the cpu_*.cc kernel files, which are compiled for AVX2 and include nothing that other files share.
 #pragma once

@@ -1,4 +1,4 @@
-// Per-action timings of one iteration on this worker's own clock.
+// Timings of each action of one iteration, on this worker's own clock.
 #pragma once
 
 #include <cstdint>

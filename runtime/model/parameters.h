@@ -149,7 +149,7 @@ class ParameterSet final : public WeightSource {
   // Rounds the masters to the weights that compute.
   absl::Status RoundMasters(const Bucket& bucket);
 
-  // A run of what the rank updates of a bucket, on the device.
+  // A run of the part of a bucket that the rank updates, on the device.
   struct StateRun {
     int64_t first = 0;
     int64_t count = 0;

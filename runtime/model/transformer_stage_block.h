@@ -61,7 +61,7 @@ absl::StatusOr<Tensor> BlockForward(const StageContext& context, const BlockPara
 absl::StatusOr<Tensor> BlockBackwardInput(const StageContext& context, const BlockParameters& parameters,
                                           Tensor grad_output, SavedBlock& saved);
 
-// Adds the gradients of the seven products' weights and frees what was kept.
+// Adds the gradients of the seven products' weights and frees the kept tensors.
 absl::Status BlockBackwardWeight(const StageContext& context, const BlockParameters& parameters, SavedBlock saved);
 
 }  // namespace geopipe

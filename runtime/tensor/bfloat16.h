@@ -1,4 +1,4 @@
-// The element type of bf16 tensors: storage only. What computes with it converts.
+// The element type of bf16 tensors: storage only. Code that computes with it converts it.
 #pragma once
 
 #include <cstdint>

@@ -36,7 +36,8 @@ class AgentStream {
   // Sends on the stream, if it is open. Never waits.
   void Send(TellAgent order);
 
-  // Sends what is queued for at most `flush_ns`, ends the stream and waits for the threads. Not on a thread of `post`.
+  // Sends the queued reports for at most `flush_ns`, ends the stream and waits for the threads. Not on a thread of
+  // `post`.
   void Close(int64_t flush_ns);
 
  private:

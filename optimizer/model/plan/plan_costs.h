@@ -27,14 +27,14 @@ JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster);
 
 // Explicit costs of `plan` (its stages' sites, devices and layers, b, s, ΔN, micro_batches, recompute modes, ZeRO stage
 // and comm; peaks are not read): durations of each stage, links at the crossings, memory, epilogue. The source is of
-// the same cluster. A boundary inside a site costs what the profile says a message does over no link. A crossing shares
-// its site pair's link with the data-parallel replicas, which divide its bandwidth; a plan that communicates blocking
-// waits for the acknowledgement too. The epilogue is what lies between the end of stage 0's last backward and its next
+// the same cluster. A boundary inside a site costs the profile's time of a message over no link. A crossing shares its
+// site pair's link with the data-parallel replicas, which divide its bandwidth; a plan that communicates blocking waits
+// for the acknowledgement too. The epilogue is the time between the end of stage 0's last backward and its next
 // forward: exchange of tied-embedding gradients, of norm terms (when grad_clip is given), data-parallel synchronisation
-// and AdamW, less what hides behind the other stages' own drain and warm-up, which is all of the norm's latency unless
-// its terms travel on a slower link than the pipeline. InvalidArgument: a stage names a site the cluster does not have,
-// two neighbouring sites have no link, a device figure is missing. REQUIRES: at least one stage; ValidateJob and
-// ValidateCluster are OK.
+// and AdamW, less the part that hides behind the other stages' own drain and warm-up, which is all of the norm's
+// latency unless its terms travel on a slower link than the pipeline. InvalidArgument: a stage names a site the cluster
+// does not have, two neighbouring sites have no link, a device figure is missing. REQUIRES: at least one stage;
+// ValidateJob and ValidateCluster are OK.
 absl::StatusOr<PipelineCosts> CostsOfPlan(const JobSpec& job, const ClusterSpec& cluster, const CostSource& source,
                                           const Plan& plan);
 

@@ -53,7 +53,7 @@ struct SearchReport {
   uint64_t seed = 0;
   int64_t unproven = 0;        // exhaustive: orders and degrees with too many candidates, left out
   bool stopped_early = false;  // by should_stop
-  // After each batch of evaluations, and after the refinement if it found a better one.
+  // The best so far after each batch of evaluations, and after the refinement if it found a better one.
   std::vector<int64_t> best_so_far_ns;
   std::vector<RejectedAlternative> rejected;
 };

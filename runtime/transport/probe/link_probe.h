@@ -1,6 +1,6 @@
-// What a link does, measured with frames between its two ends: round trips of small frames, then trains of frames as
-// long messages are cut, one direction after the other. Both ends are state machines without thread, clock or I/O; the
-// initiator asks, the responder answers, and the results are the initiator's.
+// Measures a link with frames between its two ends: round trips of small frames, then trains of frames as long messages
+// are cut into, one direction after the other. Both ends are state machines without thread, clock or I/O; the initiator
+// asks, the responder answers, and the results are the initiator's.
 //
 //   round trips   pings a few milliseconds apart, none waits for another's answer. Each gives four times, as in NTP
 //                 (RFC 5905), so what the responder takes to answer does not count.

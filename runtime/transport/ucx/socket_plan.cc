@@ -19,8 +19,8 @@ struct SocketBuffer {
   int64_t window_bytes = 0;
 };
 
-// The window of a buffer that grows by itself: half, because the other half of what the kernel counts is its
-// bookkeeping. It doubles what is asked for to allow for that.
+// The window of a buffer that grows by itself: half of it, because the kernel counts its bookkeeping as the other half.
+// It doubles a size that is asked for to allow for that.
 int64_t AutoWindow(int64_t auto_max_bytes) { return auto_max_bytes / 2; }
 
 SocketBuffer PlanSend(int64_t need_bytes, const SocketLimits& limits) {

@@ -1,22 +1,22 @@
 // Frames between processes over UCX active messages (UCX 1.13; TCP here, RDMA by UCX_TLS and UCX_NET_DEVICES).
 //
-// A process has one frame: its listener, UCX worker and progress thread live as long as the process, because a listener
-// that goes while peers dial kills UCX 1.13. What it carries is a session, of one rank in one epoch, and one session
-// after the other; handshakes and frames of a session that has ended are refused and counted. Between sessions, and
-// before a session's Connect, dials wait.
+// A process has one UcxFrame: its listener, UCX worker and progress thread live as long as the process, because a
+// listener that is closed while peers dial crashes UCX 1.13. It carries one session, of one rank in one epoch, after
+// the other; handshakes and frames of a session that has ended are refused and counted. Between sessions, and before a
+// session's Connect, dials wait.
 //
 // Every worker listens; the one of the lower rank dials, and dials again with backoff when the connection breaks. A
 // connection carries frames when both ends have proved that they know the epoch's secret (handshake.h). Each frame
 // names the connection by a number its receiver chose; a frame without a valid one is refused and counted.
 //
-// A path to a peer is one connection, or several that share the frames where one cannot fill the link. It breaks as a
+// A path to a peer is one connection, or several that share the frames if one cannot fill the link. It breaks as a
 // whole. The dialing end watches it (path_watch.h): when it falls silent, another is dialed beside it, and the first of
-// the two to be heard goes on.
+// the two to be heard is used.
 //
-// Frames go as eager active messages, never by rendezvous, whose round trip nothing would hide: across sites because it
-// is long, within one because a frame that is copied out of the cache while the next one arrives takes less. All of UCX
-// is called by one progress thread, which progresses until there is nothing to do, arms the worker and sleeps in epoll
-// on UCX's event descriptor, a timer and a wake-up descriptor. It never spins.
+// Frames go as eager active messages, never by rendezvous, whose round trip would add to each: across sites because it
+// is long, within one because copying a frame out of the cache while the next one arrives is faster. One progress
+// thread makes all calls of UCX: it progresses until there is nothing to do, arms the worker and sleeps in epoll on
+// UCX's event descriptor, a timer and a wake-up descriptor. It never spins.
 //
 // Ports: the listening port and the one that UCX 1.13 opens for data, per worker and device, are confined to the given
 // range; the dialing ends use ephemeral ports.
@@ -89,10 +89,9 @@ class UcxFrame final : public FrameCarrier {
   // Starts to dial the peers of higher ranks and to admit those of lower ranks; no others. InvalidArgument if an
   // address of a peer to dial cannot be read. Any thread; once per session.
   absl::Status Connect(const std::map<PeerId, std::string>& addresses, const std::string& secret);
-  // Sends off what was handed over, says goodbye to the peers and closes the connections with them; the sink is not
-  // called any more. Every frame is `done`, unless UCX holds it for longer than about a second, which bounds this
-  // whatever the peers do: the memory of such a frame stays for the life of the process. The layer goes with the
-  // session.
+  // Sends the remaining frames, says goodbye to the peers and closes the connections with them; the sink is not called
+  // any more. Every frame is `done`, unless UCX holds it for longer than about a second, which bounds this whatever the
+  // peers do: the memory of such a frame stays for the life of the process. The layer goes with the session.
   void EndSession();
 
   // Does as EndSession and ends the thread; every frame is `done`. There is no further session.
