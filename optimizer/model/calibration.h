@@ -47,7 +47,7 @@ struct CostCoefficients {
 };
 
 struct Calibration {
-  ExecutionConfig basis;    // how the observations were made; its b and s mean nothing
+  ExecutionConfig basis;    // configuration of the observations; its b and s are unused
   CostCoefficients shared;  // of all parts
   // Per action: its own coefficients or the shared ones. An action without any work (the embedding's I) takes the
   // median of the measured.
@@ -96,8 +96,8 @@ struct Residuals {
   // Errors of every action of every observation that has work and a measured duration other than 0, in order.
   std::vector<Residual> all;
 
-  double Mean() const;               // of the errors' amounts; 0 when there are none
-  const Residual* Greatest() const;  // by amount; nullptr when there are none
+  double Mean() const;               // of the errors' amounts; 0 without errors
+  const Residual* Greatest() const;  // by amount; nullptr without errors
 };
 
 // REQUIRES: as Calibrate.

@@ -65,7 +65,7 @@ struct SiteSpec {
   int64_t devices_per_node = 1;
   DeviceSpec device;
   NetworkSpec network = {};
-  bool keeps_time = false;  // messages between its devices take nothing but what the plan says: see message_overhead.h
+  bool keeps_time = false;  // messages between its devices take only the plan's times: see message_overhead.h
 
   friend bool operator==(const SiteSpec&, const SiteSpec&) = default;
 };
@@ -75,7 +75,7 @@ struct LinkSpec {
   std::string site_a;
   std::string site_b;
   int64_t latency_ns = 0;            // one way
-  double bandwidth_bytes_per_s = 0;  // of the site's network: what it says; 0: it is not given, and costs nothing
+  double bandwidth_bytes_per_s = 0;  // for the site's network its own figure; 0: not given, and free of cost
   bool keeps_time = false;           // as a site's
 
   bool inside() const { return SiteOfGroup(site_a) == SiteOfGroup(site_b); }

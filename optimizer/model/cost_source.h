@@ -42,7 +42,7 @@ struct SiteCostReport {
 
   std::string site;
   CostOrigin origin = CostOrigin::kAnalytic;
-  std::string measured_site;       // whose measurements: this site, or the other one (kCorrected); empty: nobody's
+  std::string measured_site;       // site of the measurements: this site, or the other one (kCorrected); empty: none
   std::vector<Point> points = {};  // measured b and s, ascending
   Residuals residuals = {};        // of the calibrations of all devices that the plan uses
 };

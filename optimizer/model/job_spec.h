@@ -92,7 +92,7 @@ struct PlacementSpec {
 
 struct CheckpointSpec {
   std::string path;   // empty: no checkpoints
-  int64_t every = 0;  // iterations; 0: only the last state, and what is asked for
+  int64_t every = 0;  // iterations; 0: only the last state, and those requested
   int64_t keep = 3;
   int32_t replicate = 0;
 
@@ -101,7 +101,7 @@ struct CheckpointSpec {
 
 // Reaction to a node or a site that is gone for longer than JobSpec::grace_ns.
 enum class OnSiteLoss : uint8_t {
-  kReplan,  // the job goes on without it, if it can, and uses it again when it is back
+  kReplan,  // the job continues without it, if it can, and uses it again when it is back
   kWait,    // the job waits for it
 };
 

@@ -108,7 +108,7 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
   const bool cuts_messages = config.tensor > 1 && !divides_rows && !range.has_head;
   const std::vector<KeptTensor> all = AllBlockActivations(model, config);
   const int64_t kept = TotalBytes(BlockActivations(model, config));
-  const int64_t again = TotalBytes(all) - kept;  // what is dropped after F and made again in I
+  const int64_t again = TotalBytes(all) - kept;  // dropped after F and made again in I
   const int64_t statistics =
       config.attention == Attention::kBlocked ? RowSumBytes(model, config) : ProbabilityBytes(model, config);
   // The probabilities alone are made late, when attention's backward begins.

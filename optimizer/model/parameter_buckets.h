@@ -36,8 +36,8 @@ std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const Laye
 
 // Elements that a rank holds of a bucket with `elements` on each tensor rank.
 struct BucketShare {
-  int64_t shard = 0;   // of what is divided: replica d's run begins at d * shard. Undivided: all of them
-  int64_t padded = 0;  // of what is whole: as many shards as there are replicas, the last ones' tails being nobody's
+  int64_t shard = 0;   // elements of a divided part: replica d's run begins at d * shard. Undivided: all of them
+  int64_t padded = 0;  // elements of a whole part: one shard per replica; the last ones' tails are padding
   int64_t weights = 0;
   int64_t gradients = 0;  // accumulators that stay
   int64_t states = 0;     // the optimizer's

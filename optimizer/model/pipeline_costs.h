@@ -18,7 +18,7 @@ namespace geopipe {
 struct BoundaryCost {
   bool crosses = false;          // has a link (in a case file every listed link is a crossing)
   std::string link;              // boundaries with the same name share one FIFO per physical direction; empty: private
-  int64_t message_bytes = 0;     // what one message carries, in either direction
+  int64_t message_bytes = 0;     // of one message, in either direction
   int64_t latency_ns = 0;        // one way
   int64_t serialization_ns = 0;  // message_bytes / bandwidth: how long one message occupies the link
   // comm blocking: time from a message's arrival until its sender is let go. 0 in the simulator's own semantics; on a

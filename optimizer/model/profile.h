@@ -44,7 +44,7 @@ struct MessageCost {
   int32_t device = 0;
   int64_t bytes = 0;     // of the large message
   int64_t whole_ns = 0;  // it took
-  int64_t fixed_ns = 0;  // a message of next to no bytes took
+  int64_t fixed_ns = 0;  // a message of a few bytes took
 
   friend bool operator==(const MessageCost&, const MessageCost&) = default;
 };

@@ -207,7 +207,7 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t rope_bytes = 2 * e * n * (h / t + k);
 
   PartWork work;
-  Work cheap;  // to make again: the normalised inputs of products, and what goes into the down projection
+  Work cheap;  // to make again: the normalised inputs of products, and the input of the down projection
   for (int64_t i = 0; i < 2; ++i) {
     const PartWork norm = NormWork(n, h, config);
     work += norm;

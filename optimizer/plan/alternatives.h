@@ -45,7 +45,7 @@ struct SiteShare {
 
 struct Alternative {
   AlternativeKind kind = AlternativeKind::kSingleSite;
-  std::string missing = {};            // why there is none; empty: there is one
+  std::string missing = {};            // why it does not exist; empty: it does
   bool is_plan = false;                // the planner's own answer
   std::vector<SiteShare> shares = {};  // of each site; empty where it is the plan
   int64_t iteration_ns = 0;            // of local steps: in the mean

@@ -17,12 +17,12 @@ struct ChoiceCost {
   std::string key;                           // of the job: "tensor", "recompute"; "sites"
   std::string taken;                         // by the plan
   std::string instead;                       // "4", "full", "north,west"
-  std::optional<int64_t> iteration_ns = {};  // of the best plan with it; nullopt: there is none
+  std::optional<int64_t> iteration_ns = {};  // of the best plan with it; nullopt: there is no plan
   double excess = 0;                         // over the plan's own iteration; below 0: it is faster
   // Other differences that come with it, in the job's words: {"pipeline", "4"}, {"data", "32"}.
   std::vector<std::pair<std::string, std::string>> with = {};
   bool by_rule_alone = false;  // time ended before schedules made to measure were tried
-  std::string missing = {};    // why there is none
+  std::string missing = {};    // why there is no plan
 
   friend bool operator==(const ChoiceCost&, const ChoiceCost&) = default;
 };

@@ -16,7 +16,7 @@
 namespace geopipe {
 
 struct FasterShape {
-  std::optional<Shape> shape;                   // nullopt: none of them is
+  std::optional<Shape> shape;                   // nullopt: no shape is faster
   Refinement refinement;                        // where one is: its plan
   RefineEffort effort = RefineEffort::kSurvey;  // with which it was found
   int64_t evaluations = 0;

@@ -181,7 +181,7 @@ absl::StatusOr<PlanResult> Report(const PlanRequest& request, const CostSource& 
   result.cost_reports = CostReports(same_degrees, source, result.plan);
   NoteMissingBandwidth(request, result.search);
   if (IsMadeByRule(request.job)) {
-    return result;  // what follows compares the kind that stood in for the job's
+    return result;  // the comparisons below are about the kind that stood in for the job's
   }
   if (found.other.has_value()) {
     result.search.rejected.push_back(RejectedShape(found.shape, *found.other, best.fitness.iteration_ns));

@@ -70,7 +70,7 @@ absl::StatusOr<SitePlan> SitePlanner::Make(const std::string& site, int64_t toke
   std::erase_if(alone.cluster.links, [](const LinkSpec& link) { return !link.inside(); });  // it crosses none
   alone.fixed_delta_n.clear();
   alone.refine = refines_;
-  alone.refine_fully = false;  // what the plan is compared with need not be searched to the last percent
+  alone.refine_fully = false;  // a plan for comparison need not be searched to the last percent
   alone.job.search.schedule = ScheduleKind::kAuto;
   alone.job.parallelism.stages_per_rank = 0;
   alone.job.parallelism.pipeline = 0;

@@ -62,8 +62,8 @@ struct SweepPoint {
 struct SweepRequest {
   PlanRequest base;
   std::vector<SweepAxis> axes;         // one, or two of different keys
-  std::vector<std::string> schedules;  // what search.schedule is set to; the first one is what tables are about
-  bool alternatives = false;           // also what else the job could do at every point
+  std::vector<std::string> schedules;  // values of search.schedule; tables are about the first one
+  bool alternatives = false;           // also the job's alternatives at every point
   // Called before each plan, and before the alternatives of each point, with how many are done and how many there will
   // be; may be empty.
   std::function<void(int64_t done, int64_t total)> progress;

@@ -350,7 +350,7 @@ class AutoSearch {
       found.sequences = search.best();
       found.iteration_ns = Offer(found.sequences);
       if (spent <= 1 && round >= pool_.size()) {
-        return;  // there is nothing that it could change
+        return;  // it has nothing to change
       }
     }
   }
@@ -373,7 +373,7 @@ class AutoSearch {
   int64_t enough_ns_ = 0;                               // iteration
   Found list_{.sequences = {}, .iteration_ns = kNone};  // the best that the list scheduler built, without the epilogue
   TriedList plain_;                                     // the best that was not tuned
-  std::vector<Found> pool_;                             // what the local search begins with
+  std::vector<Found> pool_;                             // starting points of the local search
   AutoSchedule result_;
 };
 

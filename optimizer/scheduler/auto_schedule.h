@@ -39,9 +39,9 @@ struct AutoSchedule {
   int64_t lower_bound_ns = 0;
   int64_t evaluations = 0;       // spent
   bool stopped = false;          // by options.stop
-  std::optional<size_t> start;   // index of the start that nothing found was better than; none: the search's own
-  int64_t best_start_ns = 0;     // of the starts that fit; 0: there was none
-  int64_t list_schedule_ns = 0;  // of the best that the list scheduler built, not tuned; 0: none
+  std::optional<size_t> start;   // index of the start that no other schedule beats; nullopt: the search's own does
+  int64_t best_start_ns = 0;     // of the starts that fit; 0: no start fits
+  int64_t list_schedule_ns = 0;  // of the best that the list scheduler built, not tuned; 0: it built none
 };
 
 // The best schedule for `costs`: of those in `starts` that fit into memory and of the search's own. Each start costs

@@ -50,10 +50,10 @@ struct Instance {
   std::vector<std::vector<int32_t>> stages_of;  // [device], ascending
 
   std::vector<int64_t> duration_ns;   // [work]; 0 for W where the costs cannot be split
-  std::vector<int64_t> memory_bytes;  // [work]: what its device's memory gains by running it once
+  std::vector<int64_t> memory_bytes;  // [work]: memory that its device gains by running it once
   std::vector<int64_t> room_bytes;    // [device]: capacity less static memory
-  std::vector<int32_t> input;         // [work]: index into routes of what it waits for, or kNoOutput
-  std::vector<int32_t> output;        // [work]: index into routes of what others wait for, or kNoOutput
+  std::vector<int32_t> input;         // [work]: index into routes of its input, or kNoOutput
+  std::vector<int32_t> output;        // [work]: index into routes of its output for others, or kNoOutput
   std::vector<OutputRoute> routes;    // [stage]: activations; [stages + stage]: input gradients
   int32_t fifo_count = 0;
 

@@ -19,7 +19,7 @@ namespace geopipe {
 // The criterion for waiting for an action that is about to become ready instead of running another first.
 enum class Lookahead : uint8_t {
   kWorstLateness,  // by the greater lateness of the two
-  kAddedLateness,  // by what each adds to the lateness of the other
+  kAddedLateness,  // by the lateness that each adds to the other
 };
 
 struct ListOptions {
@@ -76,7 +76,7 @@ class ListScheduler {
 
   const Instance& instance_;
   Deadlines deadlines_;
-  Deadlines last_calls_;  // for an end at 0, nothing sooner than necessary: how long before the end each action starts
+  Deadlines last_calls_;  // for an end at 0, no sooner than necessary: how long before the end each action starts
   // [stage]: bytes that F leaves free: for F of the stages behind it on its device, and for the next I of any that
   // keeps more for W than F did. W frees all of it, so an I that has to wait for room waits for W only.
   std::vector<int64_t> reserve_bytes_;

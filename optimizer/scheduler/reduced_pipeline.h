@@ -23,7 +23,7 @@ namespace geopipe {
 struct ReducedWay {
   int64_t occupies_ns = 0;  // at least between two that leave it
   int64_t travels_ns = 0;   // after that
-  int32_t link = 0;         // ways with the same number share what they occupy
+  int32_t link = 0;         // ways with the same number share it
 };
 
 struct ReducedStage {
@@ -33,7 +33,7 @@ struct ReducedStage {
   int64_t kept_bytes = 0;  // between I and W; no more than the activation
   int64_t room_bytes = 0;
   ReducedWay up;    // F to the next kept stage; from the last one through all stages above it and back
-  ReducedWay down;  // I to the kept stage before; of the first one none
+  ReducedWay down;  // I to the kept stage before; the first one has no such way
   // Limits that follow from memory.
   int32_t held = 0;        // the most micro-batches in flight
   int32_t deferred = 0;    // the most W that can be left after the last I has started, its own included

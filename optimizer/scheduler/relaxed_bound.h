@@ -11,7 +11,7 @@
 namespace geopipe {
 
 struct RelaxedBoundOptions {
-  int64_t known_ns = 0;  // end of the last action of a schedule that is known: nothing above it is looked for
+  int64_t known_ns = 0;  // end of the last action of a known schedule: greatest bound of interest
   int64_t actions = 0;   // the work that this may cost, in actions timed
   std::function<bool()> stop = {};
 };

@@ -64,7 +64,7 @@ class StateSearch {
   // A partial schedule as it is kept.
   struct State {
     int64_t bound_ns = 0;
-    int64_t promise_ns = 0;  // of equal bounds the smaller goes on: sum of the devices' bounds and times
+    int64_t promise_ns = 0;  // of equal bounds the smaller is kept: sum of the devices' bounds and times
     size_t times = 0;        // where its times begin
     int32_t parent = 0;      // in the layer before
     int32_t alike = -1;      // another one of the same hash
@@ -140,7 +140,7 @@ class StateSearch {
   std::vector<int64_t> encoded_;
   Layer layer_;
   Layer next_;
-  std::unordered_map<uint64_t, int32_t> index_;  // hash of what is done: the last such state of next_
+  std::unordered_map<uint64_t, int32_t> index_;  // hash of the actions done: the last such state of next_
   std::vector<std::vector<Turn>> turns_;         // [layer][state]
 };
 

@@ -49,7 +49,7 @@ class Enumeration {
     }
     for (const Niche& niche : NichesByBound()) {
       if (niche.lower_bound_ns == std::numeric_limits<int64_t>::max()) {
-        break;  // nothing in it, nor in those that follow
+        break;  // the bound rules out this one and those that follow
       }
       genome_ = niche.choices;
       genome_.resize(space_.genes.size());

@@ -17,7 +17,7 @@ struct GeneticOptions {
   int64_t max_evaluations = 4096;
   int32_t population = 32;  // at least 4
   int32_t offspring = 8;    // per generation, besides refinement
-  int32_t batch = 16;       // genomes given to `evaluate` at once; what they show rules out some of the next
+  int32_t batch = 16;       // genomes given to `evaluate` at once; their results rule out some of the next
   int32_t patience = 12;    // generations without improvement, with nothing left to refine, before it ends
   int64_t beat_ns = std::numeric_limits<int64_t>::max();  // genomes whose bound is no less are not evaluated
   std::function<bool()> should_stop = {};                 // asked between batches, and in long ones; empty: never

@@ -17,7 +17,7 @@ int64_t Shares(const GenomeSpace& space, const ShareGroup& group) {
   if (spare < 0) {
     return 0;
   }
-  std::vector<int64_t> ways(static_cast<size_t>(spare) + 1, 0);  // [what is spent so far]
+  std::vector<int64_t> ways(static_cast<size_t>(spare) + 1, 0);  // [spent so far]
   ways[0] = 1;
   for (int32_t i = 0; i < group.count; ++i) {
     const int64_t range = space.genes[group.first + i].choices() - 1;

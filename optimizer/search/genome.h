@@ -16,7 +16,7 @@ using Genome = std::vector<int32_t>;
 enum class GeneRole : uint8_t {
   kChoice,   // values without an order: each is as near as any other
   kOrdinal,  // neighbours are one apart
-  kShare,    // one of a group of consecutive genes whose sum is fixed: what one gains another loses
+  kShare,    // one of a group of consecutive genes whose sum is fixed: one gains as much as another loses
 };
 
 // Bit v of `active_for`: the gene counts where gene 0 has value v; elsewhere it holds `rest`.
@@ -104,7 +104,7 @@ struct SearchProblem {
 };
 
 struct SearchOutcome {
-  std::vector<Evaluated> evaluated;     // everything evaluated, most preferred first; empty only if nothing was allowed
+  std::vector<Evaluated> evaluated;     // everything evaluated, most preferred first; empty only if none was allowed
   int64_t evaluations = 0;              // distinct genomes evaluated
   std::vector<int64_t> best_so_far_ns;  // after each generation; only those with a feasible best
   bool stopped_early = false;           // should_stop said so

@@ -17,8 +17,8 @@ class Engine {
  public:
   enum class End : uint8_t {
     kFinished,
-    kStuck,      // the devices wait for each other, or for what no action makes
-    kBadAction,  // an action is out of range, on another device than its stage, or splits what the costs do not
+    kStuck,      // the devices wait for each other, or for an output that no action makes
+    kBadAction,  // an action out of range, on another device than its stage, or a split backward that has no costs
   };
   struct DeviceOutcome {
     int64_t position = 0;  // actions done: all, unless stuck or bad

@@ -19,8 +19,8 @@ inline constexpr int32_t kEveryRank = -1;
 struct Round {
   int64_t part_bytes = 0;     // for each other rank a part of its own
   int64_t common_bytes = 0;   // and the same for all
-  int32_t from = kEveryRank;  // who shows
-  int32_t to = kEveryRank;    // who looks
+  int32_t from = kEveryRank;  // sender
+  int32_t to = kEveryRank;    // receiver
   // Identifies the operation, so that ranks that are in different ones notice it.
   uint32_t fingerprint = 0;
 

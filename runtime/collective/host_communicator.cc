@@ -121,8 +121,8 @@ class HostCommunicator final : public Communicator {
   absl::Status RunNow(const Operation& operation) {
     const absl::Status result = operation();
     if (!result.ok()) {
-      exchange_->Abort(result);  // the others would wait for what does not come
-      return status();           // which may be what came first
+      exchange_->Abort(result);  // the others would wait forever
+      return status();           // which may be an earlier error
     }
     return absl::OkStatus();
   }

@@ -28,14 +28,14 @@ struct CommunicatorOptions {
   // The host's memory; the slots count as its category transport (optimizer/model/collective_memory.h). Outlives the
   // communicator, as the others do.
   Allocator* allocator = nullptr;
-  WaitWatch* watch = nullptr;  // null: nobody is told
+  WaitWatch* watch = nullptr;  // may be null
   Clock* clock = &Clock::Real();
 };
 
 // A group on one host.
 struct SharedGroup {
   std::string name;                             // in the job and epoch, the same on all ranks
-  std::string secret;                           // of the epoch: whoever does not know it does not join
+  std::string secret;                           // of the epoch: without it no rank joins
   int64_t join_deadline_ns = 0;                 // monotonic
   const StopEvent* stop = &StopEvent::Never();  // ends joining: Cancelled
 };

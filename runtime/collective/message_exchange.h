@@ -37,7 +37,7 @@ class MessageExchange final : public Exchange {
   struct Peer {
     Tensor outgoing;              // while it is written
     std::deque<MessageTag> sent;  // not known to be acknowledged
-    Timed<Tensor> incoming;       // as long as it may be looked at
+    Timed<Tensor> incoming;       // for as long as views of it are valid
     bool heard_abort = false;
   };
 

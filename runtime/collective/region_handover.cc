@@ -20,7 +20,7 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kNonceBytes = 32;
-constexpr size_t kMaxGuests = 64;  // that have connected and not said what they want
+constexpr size_t kMaxGuests = 64;  // that have connected and not sent their request
 constexpr int64_t kRetryNs = 10'000'000;
 
 // The proof with which an end shows that it knows the secret. `what` tells the statements apart.
@@ -181,7 +181,7 @@ absl::StatusOr<SharedRegion> Join(const Handover& handover) {
   const std::string nonce = RandomBytes(kNonceBytes);
   std::ranges::copy(nonce, request.nonce.begin());
   request.proof = ProofOf(handover, "join", handover.rank, host_nonce, nonce);
-  TrySendPacket(fd.get(), BytesOf(request));  // what fails shows in what comes back
+  TrySendPacket(fd.get(), BytesOf(request));  // an error shows in the answer
   std::string answer;
   GP_RETURN_IF_ERROR(AwaitPacket(handover, fd.get(), sizeof(Proof), answer, file));
   Proof proof{};

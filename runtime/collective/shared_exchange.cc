@@ -79,7 +79,7 @@ absl::Status SharedExchange::Begin(const Round& round) {
   ++number_;
   GP_RETURN_IF_ERROR(aborted());
   if (round.Shows(rank())) {
-    for (int32_t other = 0; other < size(); ++other) {  // all have read what was in this slot
+    for (int32_t other = 0; other < size(); ++other) {  // until all have read this slot's last contents
       if (other != rank()) {
         GP_RETURN_IF_ERROR(Await(other, number_));
       }
@@ -94,7 +94,7 @@ std::byte* SharedExchange::Common() { return region_.slot(rank(), slot()) + size
 
 absl::Status SharedExchange::Show() {
   SharedRank& own = region_.rank(rank());
-  if (round_.Shows(rank())) {  // else others may still look at what this slot held
+  if (round_.Shows(rank())) {  // else others may still read this slot's last contents
     own.fingerprint[slot()].store(round_.fingerprint, std::memory_order_relaxed);
   }
   own.shown.fetch_add(2);

@@ -108,7 +108,7 @@ class KnowledgeRun {
   const Schedule& schedule_;
   const Way way_;
   std::vector<Rank> ranks_;
-  std::map<MessageKey, int32_t> in_flight_;  // to what its sender knew
+  std::map<MessageKey, int32_t> in_flight_;  // with its sender's knowledge
   int32_t sent_ = 0;
   int32_t taken_ = 0;
   int32_t max_in_flight_ = 0;

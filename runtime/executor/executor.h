@@ -47,9 +47,9 @@ struct ExecutorOptions {
   int64_t start_iteration = 0;
   int64_t end_iteration = 0;                      // exclusive
   int64_t progress_deadline_ns = 60'000'000'000;  // longest wait for one input or acknowledgement
-  const std::atomic<bool>* stop = nullptr;        // looked at between actions; may be null
+  const std::atomic<bool>* stop = nullptr;        // checked between actions; may be null
   std::function<bool(int64_t)> on_begin;  // an iteration begins; false: neither it nor a later one. May be empty
-  ActionWatch* watch = nullptr;           // is told the compute action under way; may be null
+  ActionWatch* watch = nullptr;           // hears the compute action under way; may be null
   std::function<void()> on_failure;  // training ends with an error; before engines abandon the iteration. May be empty
   std::function<void(IterationStats)> on_report;  // an iteration is over, and the next one's first action has begun
 };

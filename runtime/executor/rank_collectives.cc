@@ -101,7 +101,7 @@ void RankCollectives::Finish() {
     if (communicator != nullptr) {
       const absl::StatusOr<Completion> done = communicator->Barrier();
       if (done.ok()) {
-        (void)communicator->Join(*done);  // an error is the training's to tell
+        (void)communicator->Join(*done);  // training reports the error
       }
     }
   }

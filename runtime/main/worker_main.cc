@@ -59,7 +59,7 @@ struct Flags {
   bool die_with_parent = false;
   std::string private_network;
   std::string ports;
-  NetworkLimits limits = {};  // what the two before say
+  NetworkLimits limits = {};  // from the two before
   std::optional<int64_t> kept_memory_fd;
   std::optional<int64_t> probe_fd;
   std::string probe_pacer;

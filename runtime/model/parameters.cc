@@ -494,7 +494,7 @@ void ParameterSet::Abandon() {
     rooms_->whole_buckets.Abandon();
   }
   for (Bucket& bucket : buckets_) {
-    (void)Await(bucket);  // what failed has ended, too
+    (void)Await(bucket);  // a failed operation has ended, too
     bucket.weights_room = nullptr;
     bucket.gradients_room = nullptr;
   }

@@ -157,7 +157,7 @@ class ParameterSet final : public WeightSource {
     Tensor first_moment;
     Tensor second_moment;
   };
-  enum class RunUse : uint8_t { kRead, kWrite, kUpdate };  // what the run held before, and what becomes of it
+  enum class RunUse : uint8_t { kRead, kWrite, kUpdate };  // whether the run's contents are read, written, or both
   // Calls `use` with all of the bucket at once, or run by run with the states that the host keeps. Errors: those of
   // `use` and of the device.
   absl::Status ForEachRun(const Bucket& bucket, RunUse how, absl::FunctionRef<absl::Status(const StateRun&)> use);

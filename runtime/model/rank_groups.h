@@ -9,7 +9,7 @@ namespace geopipe {
 struct RankGroups {
   Communicator* tensor = nullptr;     // the tensor ranks of a replica: their results are needed at once
   Communicator* key_value = nullptr;  // those of them that share key-value heads
-  Communicator* data = nullptr;       // the replicas: theirs while other work goes on
+  Communicator* data = nullptr;       // the replicas: their operations run while other work continues
 };
 
 }  // namespace geopipe

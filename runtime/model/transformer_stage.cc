@@ -360,7 +360,7 @@ IterationScalars TransformerStage::ScalarsIn(const Tensor& host, bool norm_terms
   const auto value = [&](ScalarKind kind, int64_t index) { return host.fp64()[ScalarIndex(kind, index)]; };
   IterationScalars scalars;
   double loss = 0;
-  bool broken = false;  // what came in
+  bool broken = false;  // the input is not finite
   for (int32_t i = 0; i < options_.micro_batches; ++i) {
     broken = broken || (!is_first() && !std::isfinite(value(ScalarKind::kInput, i)));
     if (is_last()) {

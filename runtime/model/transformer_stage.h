@@ -29,7 +29,7 @@ struct TransformerStageOptions {
   int32_t micro_batches = 0;  // per iteration and replica
   ParameterSharding sharding = {};
   Recompute recompute = Recompute::kNone;
-  Attention attention = Attention::kDense;  // the backend's, for what selective recomputation drops
+  Attention attention = Attention::kDense;  // the backend's: decides what selective recomputation drops
 };
 
 // The stage's losses and gradients are, with the same b, s, tensor ranks and replicas, the same bits for every split of
@@ -150,7 +150,7 @@ class TransformerStage final : public StageEngine {
   size_t embedding_bucket_ = 0;  // where is_first()
   size_t head_bucket_ = 0;       // where is_last()
   Tensor tied_message_;          // where TakeTiedGradient copies to; allocated when an iteration begins
-  Tensor unused_tokens_;         // the half of what a TokenSource reads that one end alone does not need
+  Tensor unused_tokens_;         // the part of a TokenSource's output that a stage with one end does not need
   Allocator scalar_memory_;
   Tensor scalars_;                 // by ScalarIndex
   std::vector<MicroBatch> saved_;  // per micro-batch

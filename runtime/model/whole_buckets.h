@@ -19,7 +19,7 @@ namespace geopipe {
 class WholeBuckets {
  public:
   struct Room {
-    Tensor memory;  // fp32 [elements]; whoever takes the room may use it as any type
+    Tensor memory;  // fp32 [elements]; its user may use it as any type
     // Finishes what its user still has to do before another gets the room; empty: nothing. An error is the
     // communicator's.
     std::function<absl::Status()> leave;

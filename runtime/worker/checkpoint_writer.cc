@@ -119,7 +119,7 @@ void CheckpointWriter::RemoveOldOnes(const Manifest& order) {
   const CheckpointSpec& spec = order.context.job.checkpoint;
   const absl::StatusOr<std::vector<std::string>> removed =
       RemoveOld(spec.path, std::max<int64_t>(1, spec.keep - 1), listed, *std::ranges::max_element(listed));
-  if (!removed.ok()) {  // costs room and nothing else
+  if (!removed.ok()) {  // it costs room only
     LogWarning("older checkpoints stay: {}", std::string(removed.status().message()));
   }
 }

@@ -60,15 +60,15 @@ struct RankPreparation {
   int64_t memory_limit_bytes = 0;  // 0: none
   int32_t threads = 1;
   std::vector<v1::LinkShape> shapes;
-  int64_t first_iteration = 0;   // the state before it is what the epoch goes on from
+  int64_t first_iteration = 0;   // the epoch resumes from the state before it
   uint64_t state_epoch = 0;      // of that state
   uint64_t run_incarnation = 0;  // of the run of the job
   std::optional<CheckpointIdentity>
       from_checkpoint;                       // the state is read from it; nullopt: it is held or kept, or given
-  std::optional<int32_t> state_of_rank;      // the replica that gives it to those that lack it; nullopt: none does
+  std::optional<int32_t> state_of_rank;      // the replica that gives it to those that lack it; nullopt: none
   int64_t given_state_bytes = 0;             // to a rank of the epoch, at most: the others wait for it
-  std::vector<ExchangeSource> file_sources;  // whom to ask for files of it that are not here, in this order
-  std::string exchange_secret;               // that workers prove to each other; empty: none exchange files
+  std::vector<ExchangeSource> file_sources;  // sources of those of its files that are not here, in this order
+  std::string exchange_secret;               // by which workers recognise each other; empty: no files are exchanged
 
   StateIdentity state() const { return {.iteration = first_iteration, .epoch = state_epoch}; }
   int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
@@ -200,15 +200,15 @@ class RankJob {
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<JobExtension> extension_;            // may be null
   std::vector<std::unique_ptr<StageEngine>> engines_;  // by stage; null where it is another rank's
-  std::unique_ptr<SharedRooms> rooms_;                 // of all stages; null: nothing is computed
-  std::vector<TransformerStage*> transformers_;        // by stage: the engines, or what is in them; else null
-  std::unique_ptr<WeightSource> state_;                // while the engines are built; null: they read what is kept
+  std::unique_ptr<SharedRooms> rooms_;                 // of all stages; null: the rank computes nothing
+  std::vector<TransformerStage*> transformers_;        // by stage: the engines, or those inside them; else null
+  std::unique_ptr<WeightSource> state_;                // while the engines are built; null: they read kept states
   bool receives_ = false;                              // the state comes from a replica, when it is connected
-  KeptStates* kept_;                                   // null: nothing is kept
+  KeptStates* kept_;                                   // null: no states are kept
   Reservation kept_room_;
   std::atomic<int64_t> next_iteration_ = 0;
   uint64_t state_epoch_ = 0;               // StateIdentity; job's thread
-  mutable std::mutex mutex_;               // of the pointer: whoever is not the job's thread holds it for its use
+  mutable std::mutex mutex_;               // of the pointer: other threads than the job's hold it while they use it
   std::unique_ptr<EpochSession> session_;  // null while it changes
   int64_t transport_cpu_ns_ = 0;           // of the endpoint, when the last session ended
 };

@@ -57,7 +57,7 @@ class SuppliedState final : public WeightSource {
   int64_t iteration() const { return checkpoint_.manifest().next_iteration; }
 
   Checkpoint checkpoint_;
-  const std::vector<ExchangeSource> sources_;  // empty: there is nobody to ask
+  const std::vector<ExchangeSource> sources_;  // empty: there are none
   CheckpointFetcher fetcher_;
 };
 

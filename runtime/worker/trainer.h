@@ -45,7 +45,7 @@ class Trainer {
     OpenTransport open_transport;       // of an epoch; the one before is gone
     OpenTransport open_profile;         // of a profile's two ends, which are there at once
     ExtendJob extend_job;               // may be empty
-    FileServer* file_server = nullptr;  // is told what to serve; outlives the trainer; null: nothing is served
+    FileServer* file_server = nullptr;  // serves what it is told; outlives the trainer; null: none
     PaceExchange pace_exchange = {};    // may be empty
   };
   using Order = std::variant<RunProfile, RunPrepare, RunCommit, RunCheckpoint>;

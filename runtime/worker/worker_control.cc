@@ -259,7 +259,7 @@ void WorkerControl::On(const ShutdownRequested& event) {
 
 void WorkerControl::Fail(const absl::Status& status, const std::optional<v1::CheckpointIdentity>& unreadable) {
   if (exit_.has_value()) {
-    return;  // what breaks while it is being stopped is no failure
+    return;  // an error while it is being stopped is no failure
   }
   Log(LogLevel::kError, Text(status));
   v1::WorkerReport report;

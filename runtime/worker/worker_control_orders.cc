@@ -124,7 +124,7 @@ void WorkerControl::Prepare(uint64_t epoch, v1::PrepareCommand command) {
   phase_ = v1::WORKER_PHASE_PREPARING;
   epoch_ = epoch;
   rank_ = command.rank();
-  next_iteration_ = command.first_iteration();  // what was done before is no progress of this epoch
+  next_iteration_ = command.first_iteration();  // earlier iterations are no progress of this epoch
   prepared_.reset();
   connected_ = ending_ = false;
   requested_.reset();
@@ -145,7 +145,7 @@ void WorkerControl::On(geopipe::Prepared event) {
   }
   phase_ = v1::WORKER_PHASE_PREPARED;
   states_ = std::move(event.states);
-  if (states_.held.has_value()) {  // else it is given the state that it was told of
+  if (states_.held.has_value()) {  // else it is given the state that the command names
     next_iteration_ = states_.held->iteration;
   }
   prepared_ = *std::move(event.report);

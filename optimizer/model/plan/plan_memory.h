@@ -132,7 +132,7 @@ class PlanMemoryModel {
   std::array<std::optional<StageMemoryModel>, kRecomputeModes> modes_;  // that some device has
   std::vector<Recompute> recompute_;                                    // by stage
   NormTermSizes norm_terms_;
-  std::vector<StageNeeds> places_;  // what a stage needs because of its place, with no layers of its own
+  std::vector<StageNeeds> places_;  // needs of a stage by its place, with no layers of its own
   int64_t model_layers_ = 0;
   int64_t devices_ = 0;
   bool clips_ = false;

@@ -11,7 +11,7 @@ namespace {
 // Most activations of one device.
 struct Activations {
   int64_t kept_bytes = 0;  // of micro-batches between actions
-  int64_t bytes = 0;       // with what an action that runs has of its own
+  int64_t bytes = 0;       // with those of a running action itself
 };
 
 // Counts, for each micro-batch, the bytes that `stages` say it keeps.

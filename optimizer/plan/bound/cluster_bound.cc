@@ -178,7 +178,7 @@ class Bound {
     std::vector<ExecutionConfig> configs;  // of each mode of recomputation
     int64_t micro_batches = 0;
     std::vector<StageMemoryModel> memory;
-    std::vector<std::optional<BoundSite>> sites;  // of the order; nothing where it has no room for a stage
+    std::vector<std::optional<BoundSite>> sites;  // of the order; nullopt if it has no room for a stage
     int64_t reach_ns = 0;                         // less than no chain takes: ReachBoundNs
 
     const ExecutionConfig& config() const { return configs.front(); }  // in all but recomputation
@@ -449,7 +449,7 @@ class Bound {
   BoundSchedules schedules_;
   size_t longest_walk_;
   int64_t least_ns_ = 0;
-  std::optional<double> within_;  // of the least: what is noted of each chain
+  std::optional<double> within_;  // ratio to the least: which bounds of chains are noted
   Chains chains_;
 };
 

@@ -438,7 +438,7 @@ class PipelineBound {
                     std::vector<int64_t>& left_by_ranks) const {
     const bool is_full = at >= alike_from_;  // no rank is better on those after it
     std::vector<int64_t> next(left_by_ranks.size(), kUnplaced);
-    std::vector<int64_t> most_after(left_by_ranks.size(), kUnplaced);  // layers of a rank after so many, not the last
+    std::vector<int64_t> most_after(left_by_ranks.size(), kUnplaced);  // layers of a rank after that many, not the last
     for (int64_t start = 0; start < std::ssize(left_by_ranks); ++start) {
       int64_t left = left_by_ranks[start];
       for (int64_t ranks = 1; left >= rounds.stages && ranks <= sites_[at].max_ranks; ++ranks) {

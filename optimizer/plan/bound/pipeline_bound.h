@@ -55,7 +55,7 @@ struct BoundSite {
   int64_t max_ranks = 0;           // that it has devices for
   std::vector<BoundCosts> modes;   // on its fastest device, of each mode of recomputation that a rank may have
   int64_t memory_bytes = 0;        // of a device
-  std::vector<int64_t> update_ns;  // at least, of a first rank with so many layers, from one on
+  std::vector<int64_t> update_ns;  // at least, of a first rank, by its number of layers, from one on
 
   friend bool operator==(const BoundSite&, const BoundSite&) = default;
 };
@@ -77,7 +77,7 @@ struct BoundSchedules {
   bool linear = true;
   bool folded = false;
   bool looped = false;
-  int32_t rounds = 0;  // looped with so many stages on each rank or more, three at least; 0: none such
+  int32_t rounds = 0;  // looped with at least this many stages on each rank, three or more; 0: none such
   bool splits_backward = true;
 };
 

@@ -42,13 +42,13 @@ inline Part PartOf(const PartCosts& costs, bool splits_backward) {
 // A rank: its work, and the limits on how busy it can be.
 struct RankTimes {
   int64_t work_ns = 0;
-  int64_t in_ns = 0;          // its first F is no earlier
+  int64_t in_ns = 0;          // its first F is no earlier,
   int64_t first_back_ns = 0;  // nor its first I than this,
-  int64_t fill_ns = 0;        // until when it can have done so much
+  int64_t fill_ns = 0;        // by when it can have done this much work
   int64_t tail_ns = 0;        // from the start of the last F of its first stage to the end,
-  int64_t drain_ns = 0;       // in which it can do so much
+  int64_t drain_ns = 0;       // in which it can do this much work
   int64_t out_ns = 0;         // from its last I to the end,
-  int64_t late_ns = 0;        // in which it can do so much
+  int64_t late_ns = 0;        // in which it can do this much work
   bool apart = false;         // its first I comes before that last F
 
   // The work, and the idle time before and after it.
@@ -66,10 +66,10 @@ struct RankMode {
   Part embedding;
   Part layer;
   Part head;
-  std::vector<int64_t> free_bytes;         // beside what so many layers need all the time; negative: they do not fit
+  std::vector<int64_t> free_bytes;         // by number of layers, beside their constant needs; negative: no fit
   std::vector<int64_t> free_of_two_bytes;  // the same as two stages
   int64_t activation_bytes = 0;            // of one layer and micro-batch
-  int64_t late_bytes = 0;                  // what W needs of it
+  int64_t late_bytes = 0;                  // the part that W needs
 
   // Rounds in which all micro-batches have been in flight, each with the activations of `held` layers.
   int64_t Rounds(int64_t free, int64_t held, int64_t micro_batches) const {

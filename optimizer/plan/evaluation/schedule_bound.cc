@@ -95,7 +95,7 @@ int64_t CyclesBoundNs(std::vector<Stage>& stages, int64_t micro_batches, std::sp
 int64_t UnsplitWorkNs(const std::vector<Stage>& stages, const PipelineCosts& costs) {
   const int64_t micro_batches = costs.shape.micro_batches;
   int64_t work_ns = 0;
-  int64_t slowest_ns = 0;  // of what comes m times one after the other beside one whole round
+  int64_t slowest_ns = 0;  // of the slowest part that runs m times beside one whole round
   for (const Stage& stage : stages) {
     work_ns = std::max(work_ns, stage.first_ns + micro_batches * stage.both_ns() + stage.out_ns);
     slowest_ns = std::max({slowest_ns, stage.forward_ns, stage.backward_ns});

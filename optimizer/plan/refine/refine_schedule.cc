@@ -27,7 +27,7 @@ namespace {
 constexpr int64_t kRefinementActions = 12'000'000;
 constexpr int64_t kSurveyActions = 4'000'000;  // for each ZeRO stage that is open
 constexpr int64_t kSurveyEvaluations = 12;     // at each point: the starts and the first list schedules
-constexpr size_t kTriedAtOnce = 4;             // by as many threads as there are, with the same results
+constexpr size_t kTriedAtOnce = 4;             // on as many threads as there are, with the same results
 constexpr size_t kRefinedPoints = 3;           // of those surveyed, and of every other mode the best if it is close
 constexpr double kCloseSurvey = 1.1;
 constexpr int64_t kRoundsGainPpm = 3'000;  // by how much a schedule may still get shorter with less memory
@@ -90,7 +90,7 @@ class Refiner {
   struct Tried {
     const SchedulePoint* point = nullptr;
     absl::Status status;
-    int64_t iteration_ns = kNone;  // kNone: none fits, or none need be looked for
+    int64_t iteration_ns = kNone;  // kNone: none fits, or none of interest
     std::optional<RefinedPlan> better;
     int64_t evaluations = 0;
     int64_t actions = 0;  // timed for them
@@ -261,7 +261,7 @@ std::vector<int32_t> EquivalentDeltaN(const Schedule& schedule, const PipelineCo
 void TakePlan(Refinement found, PlanResult& result) {
   result.plan = std::move(found.better->plan);
   PlanPrediction& predicted = found.better->prediction;
-  for (size_t rank = 0; rank < predicted.peak_bytes.size(); ++rank) {  // none where costs are given without memory
+  for (size_t rank = 0; rank < predicted.peak_bytes.size(); ++rank) {  // empty if costs are given without memory
     result.plan.pipeline_ranks[rank].peak_bytes = predicted.peak_bytes[rank];
   }
   result.prediction = predicted.prediction;

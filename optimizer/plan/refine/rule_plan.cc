@@ -48,7 +48,7 @@ class RulePlanner {
  private:
   struct Tried {
     const Plan* plan = nullptr;
-    std::optional<int64_t> iteration_ns;  // nothing: no schedule fits
+    std::optional<int64_t> iteration_ns;  // nullopt: no schedule fits
     bool at_least = false;                // it was not made: the bound was enough
   };
 

@@ -21,7 +21,7 @@ struct MemoryBreakdown {
   int64_t optimizer_bytes = 0;
   int64_t host_bytes = 0;       // optimizer states that the host has for it; not the device's
   int64_t recovery_bytes = 0;   // states kept for recovery (StageMemory)
-  int64_t workspace_bytes = 0;  // standing tables, and what one backward needs besides
+  int64_t workspace_bytes = 0;  // standing tables, and the workspace of one backward
   int64_t message_bytes = 0;    // slots of posted receives, sends that are not acknowledged
   // Micro-batches between F and the end of B or I: their number, over all stages, and the bytes that they keep.
   // Micro-batches between I and W, if the backward is split: the bytes that W needs. Both without logits.
@@ -30,9 +30,9 @@ struct MemoryBreakdown {
   int64_t weight_grad_bytes = 0;
   int64_t logits_bytes = 0;
 
-  int64_t more_bytes = 0;      // what one more micro-batch in flight on each of its stages would take
-  int64_t capacity_bytes = 0;  // what a plan may use
-  int64_t reserve_bytes = 0;   // of the device's memory, what none may
+  int64_t more_bytes = 0;      // for one more micro-batch in flight on each of its stages
+  int64_t capacity_bytes = 0;  // that a plan may use
+  int64_t reserve_bytes = 0;   // of the device's memory, that no plan may use
 
   int64_t peak_bytes() const;
   int64_t free_bytes() const { return capacity_bytes - peak_bytes(); }

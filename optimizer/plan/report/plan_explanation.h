@@ -66,7 +66,7 @@ struct Remedy {
   };
   Kind kind = Kind::kBandwidth;
   int32_t boundary = -1;
-  int32_t stage = -1;  // kFasterStage; kDeltaN: the stage that lacks most memory for it, -1: none does
+  int32_t stage = -1;  // kFasterStage; kDeltaN: the stage that lacks most memory for it, -1: memory suffices
   int64_t lacking_bytes = 0;
   int64_t iteration_ns = 0;
   double gain = 0;  // part of the iteration that it saves; below 0: it costs

@@ -16,7 +16,7 @@ struct SiteUse {
   std::string site;
   int64_t devices = 0;
   int64_t used = 0;
-  std::string reason;  // why the others are idle; empty: none are
+  std::string reason;  // why the others are idle; empty: all are used
 
   friend bool operator==(const SiteUse&, const SiteUse&) = default;
 };

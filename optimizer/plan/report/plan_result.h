@@ -49,7 +49,7 @@ struct RejectedAlternative {
 struct SearchReport {
   SearchMethod method = SearchMethod::kGenetic;
   int64_t evaluations = 0;
-  int64_t space_size = 0;  // over all orders of sites and degrees that were looked at
+  int64_t space_size = 0;  // over all orders of sites and degrees that were tried
   uint64_t seed = 0;
   int64_t unproven = 0;        // exhaustive: orders and degrees with too many candidates, left out
   bool stopped_early = false;  // by should_stop
@@ -61,14 +61,14 @@ struct SearchReport {
 struct PlanResult {
   Plan plan;
   Prediction prediction;
-  PipelineCosts costs;  // what the prediction was simulated with
+  PipelineCosts costs;  // of the simulation that made the prediction
   Schedule schedule;    // lowered
   std::vector<Baseline> baselines;
   SearchReport search;
   int64_t cluster_bound_ns =
       0;  // of every plan for the job, whatever it leaves open (cluster_bound.h); 0: not asked for
   std::vector<SiteCostReport> cost_reports;  // of the plan's sites in its order; empty without measured durations
-  std::vector<std::string> warnings;         // one sentence each: what the job asks for, what it costs, the remedy
+  std::vector<std::string> warnings;         // one sentence each: the setting, its cost, the remedy
 };
 
 // The job with the degrees that its plan was made for in place of auto.

@@ -126,7 +126,7 @@ std::vector<std::vector<int64_t>> SummedNs(std::span<const ReplicaTiming> sites,
     }
   }
   Carrier links;
-  std::vector<size_t> scattered(bucket_bytes.size(), 0);  // at so many sites
+  std::vector<size_t> scattered(bucket_bytes.size(), 0);  // number of sites
   std::vector<int64_t> offered_ns(bucket_bytes.size(), 0);
   while (!arrivals.empty()) {
     const Arrival next = arrivals.top();

@@ -36,7 +36,7 @@ struct ReplicaTiming {
   struct Device {           // each pipeline rank's
     int64_t end_ns = 0;     // of its last action
     int64_t update_ns = 0;  // AdamW, and under ZeRO the gathering of the updated weights
-    int64_t input_ns = 0;   // its next forward begins no earlier than so long after the first rank's
+    int64_t input_ns = 0;   // its next forward begins at least this long after the first rank's
   };
 
   std::vector<Bucket> buckets;  // as BucketBytes

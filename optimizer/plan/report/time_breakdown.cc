@@ -66,7 +66,7 @@ class Breakdown {
     const PartTable<Demand> demands = DemandsOf(job_.model, plain.config);
     const auto ranks = static_cast<double>(result_.plan.pipeline_ranks.size());
     double flops = 0;     // of one device of each rank
-    double plain_ns = 0;  // the sum of what these take at their stated efficiency
+    double plain_ns = 0;  // sum of their times at stated efficiency
     for (size_t stage = 0; stage < parts.stages.size(); ++stage) {
       const LayerRange& layers = result_.plan.stages[stage].layers;
       const DeviceSpec& device = cluster_.FindSite(result_.plan.SiteOf(static_cast<int32_t>(stage)))->device;

@@ -26,9 +26,9 @@ enum class TimePart : uint8_t {
   kRecomputation,     // forward work done again, with its collectives
   kFill,              // until a stage's first backward: way through the pipeline and back
   kDrain,             // after a stage's last forward
-  kCrossings,         // steady phase: waiting for what is on its way over a crossing, or held by a blocking send
+  kCrossings,         // steady phase: waiting for messages on their way over a crossing, or held by a blocking send
   kImbalance,         // steady phase: waiting for a slower stage; work that is not in proportion to the devices' speeds
-  kExposedReduction,  // gradients reduced over replicas, and updated weights gathered, as far as nothing hides it
+  kExposedReduction,  // gradients reduced over replicas, and updated weights gathered, as far as they are exposed
   kUpdate,            // AdamW
   kSynchronisation,   // gradient norm and tied gradients: waiting for the other end of the pipeline
 };
@@ -37,7 +37,7 @@ std::string_view TimePartName(TimePart part);
 
 struct TimeShare {
   TimePart part = TimePart::kPlainWork;
-  double ns = 0;  // of the mean device in use; below 0 only by what rounding and unequal sites shift between parts
+  double ns = 0;  // of the mean device in use; below 0 only where rounding and unequal sites shift time between parts
 };
 
 // One of each part, in their order; together they are the iteration. A device's work is from the plan's costs; its

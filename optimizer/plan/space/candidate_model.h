@@ -109,7 +109,7 @@ class CandidateModel {
 
   JobSpec job_;
   CommMode comm_;
-  Plan placement_;  // nothing but who runs what
+  Plan placement_;  // only the ranks and their stages
   std::vector<MemoryMode> modes_;
   std::vector<int32_t> crossing_boundaries_;
   std::vector<Point> points_;

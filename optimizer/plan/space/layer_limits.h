@@ -31,7 +31,7 @@ class LayerLimits {
   std::vector<int64_t> capacity_bytes_;
   int64_t micro_batches_ = 0;
   std::vector<StageLoad> loads_;                // of ranks
-  std::vector<std::vector<StageMemory>> need_;  // of each stage with so many layers, from one on: at least
+  std::vector<std::vector<StageMemory>> need_;  // of each stage, by its number of layers, from one on: at least
 };
 
 }  // namespace geopipe

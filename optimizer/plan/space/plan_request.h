@@ -29,10 +29,10 @@ struct PlanRequest {
   // Not empty: the recompute mode of each pipeline rank of the one shape that the job asks for, in place of the job's
   // mode for all of them. REQUIRES: they differ; the job says one mode.
   std::vector<Recompute> rank_recompute;
-  bool refine = true;                 // also what genomes do not tell (refine_schedule.h, grid_search.h)
+  bool refine = true;                 // also try what no genome describes (refine_schedule.h, grid_search.h)
   bool refine_fully = true;           // else only a few at every b, s, recompute mode and number of stages
-  bool baselines = true;              // also plan what the plan is compared with (baselines.h)
-  bool single_site = true;            // the best single site, too; not for who has it from FindAlternatives
+  bool baselines = true;              // also plan the baselines (baselines.h)
+  bool single_site = true;            // the best single site, too; unneeded with FindAlternatives
   bool cluster_bound = true;          // also say how fast the cluster could be at best (cluster_bound.h)
   std::function<bool()> should_stop;  // asked by any thread of parallel_for, too; empty: never stops
   ParallelFor parallel_for;           // how candidates are evaluated; empty: one after the other. The plan is the same

@@ -19,7 +19,7 @@ bool IsUniform(const ClusterSpec& cluster);
 struct PacedWalk {
   SiteOrder sites;
   int64_t ranks = 0;         // on the fastest devices, as many as the layers need; one on each site at least
-  int64_t iteration_ns = 0;  // about; without regard to memory and to what ends the iteration
+  int64_t iteration_ns = 0;  // estimated; without memory and the epilogue
 
   friend bool operator==(const PacedWalk&, const PacedWalk&) = default;
 };

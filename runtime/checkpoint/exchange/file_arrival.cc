@@ -37,7 +37,7 @@ absl::Status ArrivingFile::Expect(int64_t bytes) {
     return Wrong(fmt::format("it has {} bytes there, the manifest says {}", bytes, entry_.bytes));
   }
   if (file_.has_value()) {
-    return absl::OkStatus();  // it goes on
+    return absl::OkStatus();  // it resumes
   }
   absl::StatusOr<NewFile> file = NewFile::Create(fmt::format("{}/{}", folder_, entry_.name));
   GP_RETURN_IF_ERROR(Here(file.status()));

@@ -63,7 +63,7 @@ class ArrivingFile final : public FileArrival {
   std::optional<NewFile> file_;
   size_t part_ = 0;  // 0: the header; else the tensor of this number, from 1
   int64_t part_left_ = 0;
-  uint32_t crc_ = 0;  // of what has come of the part
+  uint32_t crc_ = 0;  // of the bytes of the part so far
 };
 
 // A manifest, which must be that of the wanted checkpoint.

@@ -99,7 +99,7 @@ class FileServer {
   StopEvent stop_;
   StoppableClock clock_;
   mutable std::mutex mutex_;
-  std::shared_ptr<const Served> served_;        // null: nobody is served
+  std::shared_ptr<const Served> served_;        // null: no client is served
   std::list<std::unique_ptr<Client>> clients_;  // thread_'s; then the destructor's
   std::thread thread_;
 };

@@ -39,7 +39,7 @@ class OutputFolder {
       fs::remove(file, ignored);
     }
     if (made_) {
-      fs::remove(path_, ignored);  // which does not remove what others have put there
+      fs::remove(path_, ignored);  // which leaves the files of others
     }
   }
 

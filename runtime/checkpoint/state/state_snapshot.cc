@@ -51,7 +51,7 @@ bool WritesPiece(const ModelSpec& model, const CheckpointUnit& unit, const Tenso
 
 absl::Status StateSnapshot::Take(const ModelSpec& model, const LayerRange& layers,
                                  std::span<const Parameter> parameters, const ParameterSharding& sharding) {
-  std::vector<Held> held = std::exchange(held_, {});  // after an error there is no half of one
+  std::vector<Held> held = std::exchange(held_, {});  // so that an error leaves no half of one
   parts_.clear();
   sharding_ = sharding;
   std::map<std::string_view, const Parameter*> by_name;

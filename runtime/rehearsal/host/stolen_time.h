@@ -10,7 +10,7 @@ namespace geopipe {
 
 // Processor time of all processors of this host since it started, in ticks.
 struct ProcessorTime {
-  int64_t wanted = 0;  // somebody was ready to run: all but idle and waiting for devices; with what was stolen
+  int64_t wanted = 0;  // some process was ready to run: all but idle and waiting for devices; includes stolen time
   int64_t stolen = 0;
 };
 

@@ -287,7 +287,7 @@ void LinkProbe::Fail(const absl::Status& status) {
 // --- Sending ------------------------------------------------------------------------------------------------------
 
 void LinkProbe::Enqueue(uint8_t type, uint32_t number, const std::array<int64_t, 4>& values) {
-  constexpr size_t kMaxQueued = 1024;  // what a peer makes this end answer is bounded
+  constexpr size_t kMaxQueued = 1024;  // bounds the answers that a peer may demand
   if (queue_.size() < kMaxQueued) {
     queue_.push_back(MakeFrame(type, number, values));
   }

@@ -40,7 +40,7 @@ struct LinkProbeOptions {
   // Duration a train should have: an arrival noticed half a millisecond late is then two percent of it.
   int64_t train_ns = 25'000'000;
   int64_t budget_ns = 3'000'000'000;   // for the trains of both directions
-  int64_t silence_ns = 5'000'000'000;  // the probe fails after so long without an answered ping
+  int64_t silence_ns = 5'000'000'000;  // the probe fails after this time without an answered ping
 };
 
 struct LinkProbeResult {

@@ -122,7 +122,7 @@ class ProbeSink final : public FrameSink {
   const std::vector<std::byte> payload_;  // of all trains' frames
   bool told_ = false;
 
-  std::mutex mutex_;  // what follows
+  std::mutex mutex_;  // the members below
   std::condition_variable changed_;
   std::optional<absl::StatusOr<LinkProbeResult>> result_;
   bool was_up_ = false;

@@ -66,7 +66,7 @@ struct MessageTraffic {
 // Traffic with one peer so far, for reports and metrics.
 struct PeerTraffic {
   PeerId rank = 0;
-  int64_t bytes_sent = 0;  // headers, payloads, and what was sent again
+  int64_t bytes_sent = 0;  // headers, payloads, and repetitions
   int64_t bytes_received = 0;
   int64_t round_trip_ns = 0;                        // smoothed; 0: not measured yet
   std::vector<MessageTraffic> between_stages = {};  // activations and gradients to the peer

@@ -113,7 +113,7 @@ void OutgoingChannel::MarkLost(Message& message, size_t covered_chunks, int64_t 
 
 bool OutgoingChannel::OnState(const ChannelState& state, int64_t lost_before_ns, int64_t ready_ns) {
   if (state.next_sequence > first_sequence_ + messages_.size()) {
-    return false;  // acknowledges what was never sent: not a word of our receiver
+    return false;  // acknowledges more than was sent: not from our receiver
   }
   bool news = state.credit_limit > credit_limit_;
   credit_limit_ = std::max(credit_limit_, state.credit_limit);

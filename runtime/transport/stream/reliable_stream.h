@@ -46,7 +46,7 @@ struct StreamOptions {
   int64_t initial_timeout_ns = 1'000'000'000;
   int64_t min_timeout_ns = 200'000'000;
   int64_t max_timeout_ns = 4'000'000'000;
-  int64_t silence_limit_ns = 60'000'000'000;  // failed after so long without a sign of the peer while messages wait
+  int64_t silence_limit_ns = 60'000'000'000;  // fails after this time without a sign of the peer while messages wait
   uint64_t seed = 1;                          // of the jitter
 };
 

@@ -28,7 +28,7 @@ namespace geopipe {
 
 struct ReliableTransportOptions {
   int32_t rank = 0;
-  Allocator* allocator = nullptr;     // of the slots, category transport; outlives the transport and what it received
+  Allocator* allocator = nullptr;     // of the slots, category transport; outlives the transport and received tensors
   std::vector<ChannelSpec> channels;  // that begin or end at `rank`
   StreamOptions stream;               // ranks and chunk size are filled in
   Clock* clock = &Clock::Real();

@@ -41,7 +41,7 @@ struct HandshakeMessage {
   int32_t dialer_rank = 0;
   int32_t listener_rank = 0;
   uint64_t path = 0;
-  uint64_t dialer_id = 0;    // of the connection, chosen by its end: the other end names it in what it sends
+  uint64_t dialer_id = 0;    // of the connection, chosen by its end: the other end names it in its messages
   uint64_t listener_id = 0;  // 0 in hello
   Proof proof{};             // zero where there is none
 };

@@ -77,7 +77,7 @@ class RedialPolicy {
  private:
   int64_t patience_ns_ = kMinPatienceNs;
   int64_t changed_ns_ = 0;
-  int64_t handshake_ns_ = 0;  // that the last one took; 0: there was none
+  int64_t handshake_ns_ = 0;  // of the last one; 0: there was none
   int32_t attempts_ = 0;      // since a connection came up last
 };
 

@@ -8,9 +8,9 @@ namespace geopipe {
 
 // Limits of this host, in bytes.
 struct SocketLimits {
-  int64_t send_max_bytes = 0;          // net.core.wmem_max: what a socket may ask for
+  int64_t send_max_bytes = 0;          // net.core.wmem_max: most that a socket may ask for
   int64_t receive_max_bytes = 0;       // net.core.rmem_max
-  int64_t send_auto_max_bytes = 0;     // net.ipv4.tcp_wmem, third: to what the kernel grows it by itself
+  int64_t send_auto_max_bytes = 0;     // net.ipv4.tcp_wmem, third: most to which the kernel grows it by itself
   int64_t receive_auto_max_bytes = 0;  // net.ipv4.tcp_rmem, third
 };
 

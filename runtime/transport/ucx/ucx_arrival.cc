@@ -26,7 +26,7 @@ ucs_status_t UcxFrame::OnFrameMessage(void* self, const void* header, size_t hea
                                       const ucp_am_recv_param_t* param) {
   auto* frame = static_cast<UcxFrame*>(self);
   if ((param->recv_attr & UCP_AM_RECV_ATTR_FLAG_RNDV) != 0) {
-    ++frame->refused_;  // none of ours: we send no payload so
+    ++frame->refused_;  // not ours: our payloads are not sent this way
     return UCS_OK;
   }
   frame->Arrive({static_cast<const std::byte*>(header), header_bytes}, {static_cast<const std::byte*>(data), bytes});

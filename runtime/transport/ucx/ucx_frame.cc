@@ -243,7 +243,7 @@ void UcxFrame::Run() {
   }
   const Clock& clock = Clock::Real();
   while (true) {
-    wanted_.store(false);  // and only then is looked at what there is to do
+    wanted_.store(false);  // and only then is the work looked for
     if (stop_.load()) {
       break;
     }

@@ -122,7 +122,7 @@ class UcxFrame final : public FrameCarrier {
     State state = State::kAwaitingHello;
     PeerId peer = -1;  // of an accepted connection: known from its hello
     HandshakeMessage terms;
-    uint64_t remote_id = 0;  // what our frames name
+    uint64_t remote_id = 0;  // by which our frames name it
     int64_t begun_ns = 0;
     int64_t deadline_ns = 0;  // of the handshake
     bool same_host = false;
@@ -236,7 +236,7 @@ class UcxFrame final : public FrameCarrier {
   UniqueFd epoll_fd_;
   UniqueFd timer_fd_;
   UniqueFd wake_fd_;
-  int64_t timer_at_ns_ = 0;  // what timer_fd_ is set to; 0: nothing. Progress thread only
+  int64_t timer_at_ns_ = 0;  // setting of timer_fd_; 0: disarmed. Progress thread only
   UcpContext context_;
   UcpWorker worker_;
   ucp_listener_h listener_ = nullptr;
