@@ -120,7 +120,7 @@ class World {
     CHECK(e.connection == dialled_);
     on_wire_.push_back(e.message);
   }
-  // What the coordinator hears for the first time.
+  // Takes a report that the coordinator hears for the first time.
   void Deliver(const v1::NodeReport& report) {
     if (report.has_worker()) {
       return Deliver(report.worker());
@@ -331,7 +331,7 @@ class World {
     }
   }
 
-  // What adapters answer comes after the step, as in the runner.
+  // Delivers the adapters' answers after the step, as the runner does.
   void FlushLater() {
     while (!later_.empty()) {
       const Event event = later_.front();

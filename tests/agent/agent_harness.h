@@ -28,7 +28,7 @@ CoordinatorMessage Stop(ConnectionId connection, int64_t grace_ns, const std::st
 CoordinatorMessage Command(ConnectionId connection, const v1::WorkerId& worker, v1::WorkerCommand command);
 
 CoordinatorMessage Taken(ConnectionId connection, uint64_t sequence);
-// To west; an empty address: wait to be dialled.
+// Orders a probe to west; with an empty address the agent waits to be dialled.
 CoordinatorMessage Probe(ConnectionId connection, uint64_t probe, const std::string& address, bool shaped = true);
 CoordinatorMessage EndOfProbe(ConnectionId connection, uint64_t probe);
 ProbeNews OpenedNews(uint64_t probe);
@@ -36,7 +36,7 @@ ProbeNews MeasuredNews(uint64_t probe);
 ProbeNews FailedNews(uint64_t probe);
 
 WorkerMessage HelloFrom(SessionId session, const v1::WorkerId& worker);
-// Of a worker that numbers its reports and tells which commands of `agent` it has taken.
+// The hello of a worker that numbers its reports and tells which commands of `agent` it has taken.
 WorkerMessage NumberingHelloFrom(SessionId session, const v1::WorkerId& worker, uint64_t agent = 0,
                                  uint64_t commands_taken = 0);
 WorkerMessage Numbered(uint64_t sequence, WorkerMessage event, uint64_t commands_taken = 0);
@@ -52,7 +52,7 @@ WorkerMessage HeartbeatFrom(SessionId session, const v1::WorkerId& worker, int64
 // pacer /state/pacer-east-west", "stop probe 3", "send 1 probe 3 measured", "announce", "exit", "exit ALREADY_EXISTS",
 // "log info".
 std::string Describe(const Effect& effect);
-// Without the log lines and "read on".
+// Describes all effects except log lines and "read on".
 std::vector<std::string> Describe(const Effects& effects);
 
 }  // namespace geopipe::agent

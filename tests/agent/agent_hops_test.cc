@@ -1,4 +1,4 @@
-// What an agent owes to others: numbers on each hop, workers that were there before it, silence, room.
+// Tests what an agent owes to others: numbers on each hop, workers that were there before it, silence, room.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <string>
@@ -26,7 +26,7 @@ class HopsNode {
     effects_ = agent_.Step(now_ns, std::move(event));
     return Describe(effects_);
   }
-  // Whether the latest step read the session on.
+  // True when the latest step read on from the session.
   bool ReadsOn(SessionId session) const {
     for (const Effect& effect : effects_) {
       if (const auto* read_on = std::get_if<ReadOn>(&effect); read_on != nullptr && read_on->session == session) {

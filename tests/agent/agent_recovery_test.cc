@@ -63,7 +63,7 @@ class Town {
     }
   }
 
-  // Nothing fails any more; all that is under way arrives.
+  // Stops all faults and lets everything under way arrive.
   void Settle() {
     faulty_ = false;
     for (int round = 0; round < 4000; ++round) {
@@ -123,7 +123,7 @@ class Town {
     std::map<TownKey, std::vector<uint64_t>> commands;
     std::map<TownKey, uint64_t> reports;        // taken of each worker
     std::map<uint64_t, uint64_t> node_reports;  // taken of each agent process
-    // Of this life, for one agent process:
+    // State of this life, kept for one agent process:
     uint64_t agent = 0;
     std::deque<v1::ConnectResponse> orders;  // not taken
     uint64_t last_order = 0;
@@ -325,7 +325,7 @@ class Town {
     ToAgent(WorkerStartFailed{key(news.failed().worker()), absl::InternalError(news.failed().message())});
   }
 
-  // By value: what it came from goes.
+  // Takes the key by value, because the caller's copy is erased here.
   void End(TownKey key) {
     Worker& worker = workers_.at(key);
     BreakWorker(worker, true);

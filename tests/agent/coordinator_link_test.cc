@@ -17,7 +17,7 @@ void Connect(CoordinatorLink& link, int64_t now_ns, uint64_t incarnation, uint64
   REQUIRE(link.registered());
 }
 
-// Whether the order is handed out; it is then taken.
+// True when the link hands the order out; it is then taken.
 bool Takes(CoordinatorLink& link, ConnectionId connection, uint64_t sequence) {
   CoordinatorMessage message{connection, {}};
   message.message.mutable_stop_workers()->set_job("tiny");

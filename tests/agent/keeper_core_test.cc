@@ -334,7 +334,7 @@ class KeptMachine {
   int64_t handed_on() const { return handed_on_; }
 
  private:
-  // What is to be held of a device.
+  // Hold expected on a device.
   struct Left {
     std::string job;
     int64_t until_ns = std::numeric_limits<int64_t>::max();  // while its worker runs
@@ -347,7 +347,7 @@ class KeptMachine {
     return std::ranges::any_of(table_.running(), is_it) || std::ranges::any_of(table_.ended(), is_it);
   }
 
-  // With the answers to its effects.
+  // Takes the event and all answers to its effects.
   void Take(KeeperEvent first) {
     events_.push_back(std::move(first));
     TakeAll();

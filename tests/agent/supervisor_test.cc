@@ -34,7 +34,7 @@ class Node {
     std::ofstream(config_.worker_binary) << "#!/bin/sh\n" << script << "\n";
     chmod(config_.worker_binary.c_str(), 0700);
   }
-  // What has outlived the agents of the test.
+  // Kills what has outlived the agents of the test.
   ~Node() {
     if (config_.die_with_parent) {
       return;
@@ -51,7 +51,7 @@ class Node {
   std::string log() const { return config_.state_dir + "/logs/worker-0.log"; }
   std::string keeper_log() const { return config_.state_dir + "/logs/keeper.log"; }
 
-  // Of the keeper that was started last; 0: none was.
+  // Process id of the keeper that was started last; 0: none was.
   int64_t KeeperPid() const {
     const absl::StatusOr<std::string> log = ReadFile(keeper_log(), 1 << 20);
     const size_t begin = log.ok() ? log->rfind("keeper of ") : std::string::npos;

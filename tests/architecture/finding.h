@@ -1,4 +1,4 @@
-// What a check of the source tree found.
+// One finding of a check of the source tree.
 #pragma once
 
 #include <string>

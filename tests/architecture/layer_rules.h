@@ -23,8 +23,8 @@ std::vector<Include> DirectIncludes(std::string_view content);
 // at.
 Findings CheckObject(const ObjectDeps& object);
 
-// What a file includes directly: project headers by their full path and from allowed folders, system headers only where
-// the table has them, and in optimizer/ nothing off the list of pure headers.
+// Checks the direct includes of a file: project headers by their full path and from allowed folders, system headers
+// only where the table has them, and in optimizer/ nothing off the list of pure headers.
 Findings CheckIncludes(const SourceFile& file);
 
 // The output of `nm -uC` on an archive of optimizer/: no line names what a pure library cannot need.

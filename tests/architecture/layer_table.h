@@ -32,8 +32,8 @@ const std::vector<HeaderUse>& Libraries();
 // Headers of the standard library and the system, checked where a file includes them directly.
 const std::vector<HeaderUse>& SystemHeaders();
 
-// What optimizer/ may include directly with angle brackets: nothing that reads a clock, a file, the network or global
-// randomness, and no threads.
+// Headers that optimizer/ may include directly with angle brackets: none that reads a clock, a file, the network or
+// global randomness, and no threads.
 const std::vector<std::string_view>& PureHeaders();
 
 // Parts of (demangled) symbols that no archive of optimizer/ may need from elsewhere.

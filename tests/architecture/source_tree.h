@@ -45,7 +45,7 @@ struct ObjectDeps {
   std::vector<std::string> headers;
 };
 
-// Whether the build folder is Ninja's (otherwise there are no dependency lists to read).
+// True when the build folder is Ninja's (otherwise there are no dependency lists to read).
 bool BuildIsNinja();
 std::vector<ObjectDeps> ReadObjectDeps();
 // Parses the output of `ninja -t deps`, with paths relative to `binary_dir`.

@@ -98,7 +98,7 @@ std::string FolderOf(const std::string& path) {
   return slash == std::string::npos ? "" : path.substr(0, slash);
 }
 
-// Whether the text names the file as a whole word.
+// True when the text names the file as a whole word.
 bool Names(const std::string& cmake, const std::string& file) {
   for (size_t at = cmake.find(file); at != std::string::npos; at = cmake.find(file, at + 1)) {
     const size_t end = at + file.size();

@@ -22,7 +22,7 @@
 namespace geopipe {
 namespace {
 
-// As auto_bench: actions that the search may time in one case.
+// Actions that the search may time in one case, as in auto_bench.
 constexpr int64_t kWork = 15'000'000;
 
 template <class T>
@@ -41,7 +41,7 @@ double OverPercent(int64_t ns, int64_t base_ns) {
 struct Distributions {
   std::vector<double> auto_over_best;   // of the shortest schedule that is known
   std::vector<double> auto_over_proof;  // of what no schedule is shorter than
-  // Of proved cases.
+  // Excesses over the proved cases alone, in percent.
   std::vector<double> best_over_bound;   // MemoryLowerBoundNs
   std::vector<double> best_over_search;  // what auto proves
   size_t proved = 0;

@@ -23,11 +23,11 @@ constexpr int64_t kNever = std::numeric_limits<int64_t>::max() / 4;
 enum Turn : uint8_t { kTurnForward, kTurnInput, kTurnWeight };
 constexpr int32_t kTurns = 3;
 
-// How far a partial schedule has come, and when what it has made is there.
+// Progress of a partial schedule, and when its results arrive.
 struct State {
   std::array<std::array<uint8_t, kTurns>, kMaxDevices> done{};
   std::array<int64_t, kMaxDevices> free_ns{};
-  // Up from a device and down from it: when the link takes the next message, and [micro-batch] when each arrives.
+  // Links up from a device and down from it: when the link takes the next message, and [micro-batch] when each arrives.
   std::array<std::array<int64_t, kMaxDevices>, 2> link_free_ns{};
   std::array<std::array<std::array<int64_t, kMaxMicroBatches>, kMaxDevices>, 2> arrival_ns{};
 };

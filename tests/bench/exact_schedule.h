@@ -20,7 +20,7 @@
 namespace geopipe {
 
 struct ExactOptions {
-  // Of a schedule that is known: only shorter ones are looked for. Epilogue included.
+  // Length of a known schedule, epilogue included; only shorter ones are searched for.
   int64_t known_ns = 0;
   // Partial schedules kept of each number of actions; more than that, and those that promise least are dropped.
   int64_t kept = 100'000;

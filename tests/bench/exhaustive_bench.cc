@@ -153,8 +153,7 @@ int Clusters(int64_t clusters, uint64_t seed, int64_t first) {
       fmt::format("{:.1f} %, {:.1f} %", at(totals.bound_percent, 5), at(totals.bound_percent, 50)));
   row("planner, mean and longest", fmt::format("{:.2f} s, {:.1f} s", totals.planner_s / count, totals.slowest_plan_s));
   row("exhaustive search, mean", fmt::format("{:.2f} s", totals.exhaustive_s / count));
-  // Where the exhaustive search of one schedule, which is not exact, does not get as far as the planner's the plan is
-  // no worse for it.
+  // The exhaustive search of one schedule is not exact: a plan that it cannot match is no worse for that.
   const bool holds =
       optimal >= 97 && at(totals.excess_percent, 100) <= 1 && totals.below_bound == 0 && totals.wrongly_impossible == 0;
   return holds ? 0 : 1;

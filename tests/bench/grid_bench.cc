@@ -81,7 +81,7 @@ double ProcessorSeconds() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-// What the playground reports of the run, as JSON.
+// Rehearses the variant and returns the playground's report as JSON.
 absl::StatusOr<nlohmann::json> Rehearse(const Variant& variant, int iterations, const std::filesystem::path& folder) {
   const bool paced = variant.is_paced;
   GP_ASSIGN_OR_RETURN(const std::string job, Example(paced ? "parallel.yaml" : "grid.yaml", {}));

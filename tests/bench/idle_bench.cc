@@ -1,6 +1,6 @@
-// Whether idle means idle: processor time of every process and thread of a run that mostly waits, 200 ms from site to
-// site. Two runs of the overlap job: modelled, where the executor computes nothing and so all it uses is beside
-// computing; and paced real arithmetic. Exits 1 when something uses more than it may:
+// Checks that idle means idle: measures processor time of every process and thread of a run that mostly waits, 200 ms
+// from site to site. Two runs of the overlap job: modelled, where the executor computes nothing and so all it uses is
+// beside computing; and paced real arithmetic. Exits 1 when something uses more than it may:
 //
 //   worker       all threads but the executor together   5 % of one processor
 //   worker       the executor, modelled run              2 %

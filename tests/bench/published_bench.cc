@@ -105,7 +105,7 @@ std::vector<Run> LlamaRuns() {
   return {run, larger};
 }
 
-// What every run of a publication has in common.
+// Settings that all runs of a publication share.
 struct Setting {
   SiteSpec site;  // nodes: of the run
   Recompute recompute = Recompute::kNone;
@@ -192,7 +192,7 @@ PlanResult Plan(const PlanRequest& request) {
   return *std::move(result);
 }
 
-// What an iteration takes with the published degrees, and with which b.
+// Predicted iteration time with the published degrees, and the b it was reached with.
 struct Predicted {
   int64_t iteration_ns = 0;
   int64_t micro_batch_size = 0;
@@ -210,7 +210,7 @@ double Tflops(const Setting& setting, const Run& run, int64_t iteration_ns) {
   return setting.flops(run) / static_cast<double>(run.devices) / (static_cast<double>(iteration_ns) * 1e-9) / 1e12;
 }
 
-// With which the row's arithmetic is the published one.
+// Finds the efficiency with which the run's predicted throughput equals the published one.
 double Calibrated(const Setting& setting, const Run& run, ThreadPool& pool) {
   double low = 0.1;
   double high = 1;

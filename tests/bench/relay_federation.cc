@@ -106,7 +106,7 @@ absl::StatusOr<RelayRun> Run(RelayFederation& federation, const Flags& flags, co
   return run;
 }
 
-// What the job learns on one site, without link, shaper and pace.
+// Losses of the job trained on one site, without link, shaper and pace.
 absl::StatusOr<std::string> NumbersOfPlayground(RelayFederation& federation, const Flags& flags) {
   GP_ASSIGN_OR_RETURN(const TempFolder folder, TempFolder::Create("geopipe-relay-"));
   GP_ASSIGN_OR_RETURN(

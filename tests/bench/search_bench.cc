@@ -35,13 +35,13 @@ rusage Usage() {
 
 double PeakGiB() { return static_cast<double>(Usage().ru_maxrss) / (1 << 20); }
 
-// Of all threads: what the elapsed time would be on one quiet processor.
+// Processor time of all threads: the elapsed time on one quiet processor.
 double ProcessorSeconds() {
   const timeval user = Usage().ru_utime;
   return static_cast<double>(user.tv_sec) + 1e-6 * static_cast<double>(user.tv_usec);
 }
 
-// How far above the optimum, per job.
+// Relative excess over the optimum, per job.
 struct Gaps {
   std::vector<double> values;
 

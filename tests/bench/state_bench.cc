@@ -1,6 +1,6 @@
-// What it costs one rank to keep its state in memory between two iterations (`recovery: memory`), and to write a
-// checkpoint while it trains: within one run every other iteration, or every other block of iterations, begins with it,
-// and each is compared with the ones beside it. All on one processor. Ends with 1 when a bar is missed.
+// Measures what it costs one rank to keep its state in memory between two iterations (`recovery: memory`), and to write
+// a checkpoint while it trains: within one run every other iteration, or every other block of iterations, begins with
+// it, and each is compared with the ones beside it. All on one processor. Ends with 1 when a bar is missed.
 //
 //   state_bench --job deploy/examples/tiny.yaml --hidden 256 --iterations 60 --blocks 9
 #include <fmt/format.h>
@@ -85,7 +85,7 @@ double Median(std::vector<double> values) {
   return values.empty() ? 0 : values[values.size() / 2];
 }
 
-// What is done between two iterations of one run, at the beginning of every other block of iterations.
+// An action tried between two iterations of one run, at the beginning of every other block of iterations.
 struct Trial {
   int64_t block = 1;   // iterations
   int64_t blocks = 0;  // after warm-up

@@ -282,7 +282,7 @@ absl::Status HalfOpen(const Flags& /*flags*/) {
   return FinishWhole(*federation, "half-open", kIterations);
 }
 
-// Of each agent's latest line that says so.
+// The latest "gave up" line of each agent's log.
 std::string GivenUp(const ProcessFederation& federation) {
   std::string lines;
   for (const std::string& site : federation.site_names()) {

@@ -1,4 +1,4 @@
-// What the transport costs on real packets. Three parts, all or those named on the command line:
+// Measures what the transport costs on real packets. Three parts, all or those named on the command line:
 //
 //   unshaped   bandwidth over loopback for messages of 1 to 16 MiB, beside ucx_perftest's (Debian's ucx-utils) of the
 //              same run: polling as it does by default, and asleep between events (-E sleep) as workers are
@@ -290,7 +290,7 @@ absl::StatusOr<double> OurBandwidth(int64_t bytes, int64_t count) {
   return std::strtod(results[0].c_str(), nullptr);
 }
 
-// In turns, so that all meet the same neighbours; a ratio is the median of those of each turn.
+// Measures the variants in turns, so that all meet the same neighbours; a ratio is the median of each turn's.
 absl::Status Unshaped(int64_t turns) {
   fmt::print("unshaped, over loopback, medians of {} turns\n{:>8} {:>12} {:>14} {:>6} {:>14} {:>16} {:>6}\n", turns,
              "bytes", "GeoPipe MB/s", "perftest MB/s", "ratio", "least greatest", "perftest asleep", "ratio");

@@ -150,7 +150,7 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
     std::lock_guard lock(mutex_);
     store_ = std::move(status);
   }
-  // What was done so far, when it is at least so much.
+  // Waits until at least `count` things are done and returns all of them.
   std::vector<std::string> WaitFor(size_t count) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return done_.size() >= count; });

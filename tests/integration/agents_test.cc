@@ -103,7 +103,7 @@ class ScriptedCoordinator final : public v1::AgentService::Service {
   v1::AgentHello NextHello() {
     return Next([](const v1::ConnectRequest& message) { return message.has_hello(); }).hello();
   }
-  // Of a worker, or its exit.
+  // Waits for a report of a worker or of its exit.
   v1::NodeReport NextReport(const std::function<bool(const v1::NodeReport&)>& wanted) {
     v1::NodeReport found;
     Next([&](const v1::ConnectRequest& message) {

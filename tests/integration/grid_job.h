@@ -41,7 +41,7 @@ nlohmann::json TrainGridJob(const TempFolder& folder, const std::string& job, co
 // The same of any job: `spec` has the lines of its spec, indented by two, all but its placement, which is the sites.
 nlohmann::json TrainOnSites(const TempFolder& folder, const std::string& spec, const std::vector<GridSite>& sites);
 
-// Of the report's iterations, "loss grad_norm" line by line: equal text is equal bits.
+// "loss grad_norm" of the report's iterations, line by line: equal text is equal bits.
 std::string GridNumbers(const nlohmann::json& report);
 
 // CHECKs that these losses are those of the report's iterations within 2e-5.

@@ -33,7 +33,7 @@ struct KilledJob {
   int32_t zero_stage = 0;
   std::string recovery;          // "memory" or "checkpoint"
   bool has_checkpoints = false;  // after every second iteration
-  // Of the second site: device 0 and 2 have the same tensor rank of the two replicas.
+  // Devices of the second site that are killed: 0 and 2 have the same tensor rank of the two replicas.
   std::vector<int32_t> devices = {};
 };
 
@@ -99,7 +99,7 @@ class GridFederation {
     return {NumbersOf(Curve(job.name)), recovery};
   }
 
-  // Of the same grid and ZeRO stage, with nothing to disturb it and unpaced.
+  // Numbers of the same grid and ZeRO stage, undisturbed and unpaced.
   std::string Undisturbed(int32_t zero_stage) {
     const KilledJob job{
         .name = fmt::format("alone-{}", zero_stage), .zero_stage = zero_stage, .recovery = "checkpoint"};
@@ -148,7 +148,7 @@ TEST_CASE(
   CHECK(from_memory.source() == "memory");
   CHECK(from_memory.reached_iteration() - from_memory.first_iteration() <= 1);
   CHECK(kept == undisturbed);
-  // Nothing is kept beside the workers, and there is no checkpoint: only the replica has it.
+  // The replica alone has the state: nothing is kept beside the workers, and there is no checkpoint.
   const auto [given, from_replica] =
       federation.TrainUnderKill({.name = "given", .recovery = "checkpoint", .devices = {3}});
   CHECK(from_replica.source() == "memory");

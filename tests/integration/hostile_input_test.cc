@@ -1,4 +1,4 @@
-// What people get wrong and what a hostile file may hold, through the programs: each is refused in one sentence with
+// Feeds the programs what people get wrong and what a hostile file may hold: each is refused in one sentence with
 // place, value and remedy, never at length, and with nothing that a terminal would obey.
 #include <fmt/format.h>
 

@@ -22,7 +22,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What differs from defaults goes through config.json, too.
+// A model whose keys differ from the defaults, so that they have to pass through config.json.
 ModelSpec GroupedModel(bool tied) {
   return {.hidden_size = 32,
           .intermediate_size = 64,
@@ -36,7 +36,7 @@ ModelSpec GroupedModel(bool tied) {
           .tie_word_embeddings = tied};
 }
 
-// Between 0.01 and 0.06, of either sign; norms around 1.
+// Values between 0.01 and 0.06, of either sign; norms around 1.
 std::vector<float> RandomValues(std::mt19937_64& random, const ParameterTensor& tensor) {
   int64_t count = 1;
   for (const int64_t size : tensor.shape) {

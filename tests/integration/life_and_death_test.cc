@@ -1,4 +1,4 @@
-// What happens to a run whose parts die, and to those who watch it.
+// Kills parts of a run, and checks what becomes of it and of those who watch it.
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <string>

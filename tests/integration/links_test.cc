@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-// What the program wrote to its ready-fd, which is its standard output here.
+// Returns the line that the program wrote to its ready-fd, which is its standard output here.
 std::string ReadyLine(Command& command) {
   const int64_t deadline_ns = Clock::Real().NowNs() + 30 * kSecond;
   std::string line;
@@ -134,8 +134,8 @@ TEST_CASE("the network between two nodes of a site is probed when none declares 
   CHECK(inside[0]["bandwidth_Bps"] == network["bandwidth_Bps"]);
 }
 
-// To the port on loopback: the magic number of UCX's TCP connections, and a message longer than any may be. False:
-// whoever listened there has ended in between.
+// Sends the magic number of UCX's TCP connections and an overlong message length to the port on loopback. False: its
+// listener has ended in between.
 bool SendMalformed(uint16_t port) {
   constexpr std::array<unsigned char, 13> kBytes = {0x78, 0x56, 0x34, 0x12, 0xbe, 0xba, 0xfe,
                                                     0xca, 0x01, 0xff, 0xff, 0xff, 0x7f};
@@ -148,7 +148,7 @@ bool SendMalformed(uint16_t port) {
          send(fd.get(), kBytes.data(), kBytes.size(), MSG_NOSIGNAL) == std::ssize(kBytes);
 }
 
-// Of the processes that the agent runs probes in.
+// The processes in which the agent runs probes.
 std::vector<ProcessInfo> Probes(Command& agent) {
   std::vector<ProcessInfo> probes;
   for (const ProcessInfo& process : Descendants(agent.process().pid())) {

@@ -51,7 +51,7 @@ class LongPlan {
   }
 
  private:
-  // Of one device, with a link to the other site.
+  // Arguments of an agent with one device and a link to the other site.
   std::vector<std::string> Agent(const std::string& site) const {
     const std::string state = (folder_.path() / site).string();
     const std::string config =

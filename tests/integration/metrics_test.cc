@@ -1,4 +1,4 @@
-// What Prometheus sees of a run while it goes on, from all three kinds of process.
+// Tests what Prometheus sees of a run while it goes on, from all three kinds of process.
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>

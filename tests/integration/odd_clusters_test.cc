@@ -28,7 +28,7 @@ void CheckPlan(const Json& result, int64_t devices_of_all) {
     if (!ranks.insert(stage["pipeline_rank"].get<int64_t>()).second) {
       continue;  // another stage of the same devices
     }
-    // In the order of the ranks, node by node.
+    // Devices are listed in the order of the ranks, node by node: a falling number begins the next node.
     size_t node = 0;
     int64_t before = -1;
     for (const int64_t device : stage["devices"].get<std::vector<int64_t>>()) {

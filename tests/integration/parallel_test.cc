@@ -26,7 +26,7 @@ constexpr int32_t kData = 2;
 constexpr double kMicroBatches = 8;                    // of each replica
 constexpr double kMicroBatchBytes = 1 * 128 * 64 * 2;  // b x s x h in bf16
 
-// What one worker has sent to the other site.
+// Traffic that one worker has sent to the other site.
 struct Crossing {
   double messages = 0;
   double bytes = 0;
@@ -34,7 +34,7 @@ struct Crossing {
   double iterations = 0;
 };
 
-// Of the workers of a site, by rank.
+// Traffic of the workers of a site, by rank.
 std::map<int, Crossing> Crossings(const std::vector<Scraped>& processes, const std::string& from, const std::string& to,
                                   const std::string& message) {
   std::map<int, Crossing> crossings;

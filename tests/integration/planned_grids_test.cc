@@ -1,4 +1,4 @@
-// What the planner may choose runs: small jobs whose plans are uneven, replicated over nodes, on sites of unequal size
+// Runs what the planner may choose: small jobs whose plans are uneven, replicated over nodes, on sites of unequal size
 // or short of memory, with real programs. Each trains, and no rank takes more memory than its plan says.
 #include <fmt/format.h>
 
@@ -68,7 +68,7 @@ Json Train(const SmallJob& job, const std::vector<GridSite>& sites) {
   return report;
 }
 
-// Of each stage, in order.
+// Number of layers of each stage, in order.
 std::vector<int> LayersOf(const Json& report) {
   std::vector<int> layers;
   for (const Json& stage : report["plan"]["stages"]) {

@@ -126,9 +126,9 @@ TEST_CASE("a modelled run of a case file takes the time that its plan predicted"
       job, 0,
       {"--backend", "modelled", "--case", SourcePath("tests/golden/cases/two-sites-20ms.yaml"), "--schedule", "1f1b"});
   CHECK(report["plan"]["stages"].size() == 4);
-  // What the case costs (golden): what this host takes for its messages of 20 MB is no part of a rehearsal.
+  // The prediction is the case's own (golden): the time this host takes for its messages of 20 MB is not part of it.
   CHECK(report["predicted"]["iteration_s"].get<double>() == Approx(0.922).margin(1e-6));
-  // Nothing sleeps less than it should; how much more is the benchmarks' concern.
+  // A sleep is never shorter than it should be; how much longer is the benchmarks' concern.
   CHECK(report["measured"]["iteration_s"].get<double>() >= 0.92);
 }
 

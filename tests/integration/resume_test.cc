@@ -1,4 +1,5 @@
-// What `apply --resume` makes of the checkpoints that nodes have, each with a disk of its own, with real programs.
+// Tests what `apply --resume` makes of the checkpoints that nodes have, each with a disk of its own, with real
+// programs.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-// What Prometheus sees of a playground's run while it goes on.
+// Scrapes the metrics of a playground's run while it goes on.
 #pragma once
 
 #include <string>

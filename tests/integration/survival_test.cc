@@ -1,5 +1,5 @@
-// What dies, stops or is cut off while a job trains, with real programs. tests/bench/survival_bench.cc does the same
-// for longer and measures it; the simulation (tests/simulation) tries what can be combined.
+// Kills, stops and cuts off real programs while a job trains. tests/bench/survival_bench.cc does the same for longer
+// and measures it; the simulation (tests/simulation) tries what can be combined.
 #include "tests/support/survival.h"
 
 #include <algorithm>

@@ -22,9 +22,9 @@ inline constexpr int32_t kUnits = 12;
 // The first unit of a rank; that of the next one is behind its last.
 inline int32_t FirstUnit(int32_t rank, int32_t ranks) { return kUnits * rank / ranks; }
 
-// Of what an epoch of a run has written of the unit.
+// Name of the file that an epoch of a run writes of the unit.
 std::string UnitFile(int32_t unit, uint64_t run, uint64_t epoch);
-// Whether the file is of the unit, whoever wrote it.
+// True when the file is of the unit, whoever wrote it.
 bool IsOfUnit(const std::string& file, int32_t unit);
 
 struct StateFile {
@@ -41,7 +41,7 @@ struct CheckpointFolder {
   std::map<std::string, StateFile> files;
   std::optional<CheckpointManifest> manifest;
 
-  // Of the run and epoch; nullptr: there is none.
+  // The manifest of the run and epoch; nullptr: there is none.
   const CheckpointManifest* Find(const CheckpointIdentity& identity) const;
 };
 

@@ -42,7 +42,7 @@ void Checkpointer::WriteNext() {
   const auto order = std::make_shared<std::variant<Snapshot, Manifest>>(std::move(orders_.front()));
   orders_.pop_front();
   if (const auto* snapshot = std::get_if<Snapshot>(order.get())) {
-    // In two parts: a process that dies meanwhile leaves the first.
+    // Writes in two parts, so that a process that dies meanwhile leaves the first.
     const int64_t takes_ns = world_.Between(25, world_.Chance(0.1) ? 5000 : 800) * kMillisecondNs;
     const int32_t begin = FirstUnit(snapshot->context.rank, snapshot->context.ranks);
     const int32_t end = FirstUnit(snapshot->context.rank + 1, snapshot->context.ranks);
@@ -232,7 +232,7 @@ void Checkpointer::Restore(Context context, const CheckpointIdentity& identity, 
   });
 }
 
-// As OpenWanted of the supplied state does.
+// Mirrors OpenWanted of the supplied state.
 absl::Status Checkpointer::FindManifest(const Reading& reading) {
   const std::string& path = reading.context.path;
   const CheckpointFolder* folder = disk_.Find(path, reading.identity.iteration);

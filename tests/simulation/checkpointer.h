@@ -1,6 +1,6 @@
-// What a worker does for checkpoints beside its training: writes files, completes checkpoints on its node, and fetches
-// files from the nodes of other workers. As the writer, the replicator and the supplied state of runtime/worker do, on
-// simulated disks.
+// Does a worker's checkpoint work beside its training: writes files, completes checkpoints on its node, and fetches
+// files from the nodes of other workers. Stands in for the writer, the replicator and the supplied state of
+// runtime/worker, on simulated disks.
 #pragma once
 
 #include <absl/status/status.h>
@@ -26,7 +26,7 @@ class Checkpointer {
   // cannot be asked.
   using FindServer = std::function<const CheckpointDisk*(const std::string& address)>;
 
-  // What the rank is prepared for.
+  // The rank's preparation.
   struct Context {
     std::string path;
     int64_t keep = 1;

@@ -41,12 +41,12 @@ class ControlStream : public std::enable_shared_from_this<ControlStream> {
 
   // Hands a message over. `arrive` is called when it arrives, perhaps never. `may_double`: it does no harm twice.
   void Send(Way way, std::function<void()> arrive, bool may_double = false);
-  // What was held goes on.
+  // Lets the messages held meanwhile pass.
   void Heal();
   // Neither end hears of the other any more but that the stream has ended.
   void Reset();
 
-  // How the ends hear that the stream has ended; each at most once.
+  // Called at each end when the stream has ended; at most once each.
   std::function<void()> client_closed;
   std::function<void()> server_closed;
 

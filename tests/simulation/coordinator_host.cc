@@ -75,7 +75,8 @@ void Disk::Append(const JobProgress& progress) {
       world_.Break(fmt::format("job {}: iteration {} is stored and {} is due", progress.job, summary.iteration(),
                                job->next_iteration));
     }
-    // What a worker had not told goes with it; then nothing else is wrong. Every rank is busy half of the time.
+    // A lost worker takes along what it had not reported; nothing else may be wrong. Every rank is busy half of the
+    // time.
     const bool may_lack = job->record.epoch().number() > 1 || job->detail.recoveries_size() > 0;
     const bool is_wrong = summary.has_loss() && summary.loss() != LossOf(summary.iteration());
     const bool is_whole = summary.has_loss() && std::abs(summary.bubble_ratio() - 0.5) <= 1e-9;

@@ -18,7 +18,7 @@
 
 namespace geopipe::simulation {
 
-// What is durable; outlives the processes. Rules are checked as it is written.
+// The durable state, which outlives the processes. Rules are checked as it is written.
 class Disk {
  public:
   Disk(World& world, StoreRules& rules) : world_(world), rules_(rules) {}
@@ -75,7 +75,7 @@ class CoordinatorLife final : public JobStore,
   };
   std::map<SessionId, Session> sessions;
   SessionId next_session = 1;
-  // What the watchers have been told.
+  // Called with what the watchers are told.
   std::function<void(CallId, const std::vector<v1::WatchJobResponse>&)> on_watch;
   std::function<void(CallId)> on_watch_end;
   CallId next_call = 1;

@@ -86,8 +86,8 @@ void Trainer::Run(RunProfile order) {
   }
 }
 
-// As the worker's trainer does: the state is read from a checkpoint, or held, or kept, or the initial one, or it is
-// refused.
+// Mirrors the worker's trainer: reads the state from a checkpoint, goes on from a held, kept or initial one, or
+// refuses.
 void Trainer::Run(RunPrepare order) {
   if (busy_ || session_ != nullptr) {
     world_.Break("a trainer is given an order before it has answered the last one");
@@ -186,7 +186,7 @@ RunStates Trainer::States() const {
   return states;
 }
 
-// Between two iterations.
+// Keeps the state between two iterations.
 void Trainer::Keep() {
   if (!plane_.keeps(worker_.job()) ||
       (!memory_->states.empty() && memory_->states.front().identity == held_->identity)) {
@@ -359,7 +359,7 @@ bool DataPlane::Passes(const Session& a, const Session& b) const {
 
 bool DataPlane::Passes(const std::string& x, const std::string& y) const { return x == y || (!IsCut(x) && !IsCut(y)); }
 
-// What the listener goes by is the proof, which covers all that is said (handshake.h).
+// The listener trusts the proof, which covers everything that is said (handshake.h).
 bool DataPlane::Proven(const Session& dialer, const Session& listener) {
   HandshakeMessage message;
   message.job_hash = dialer.trainer->run_;

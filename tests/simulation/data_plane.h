@@ -39,7 +39,7 @@ struct KeptMemory {
   std::deque<RankState> states;  // newest first
 };
 
-// What a worker's trainer thread does.
+// Stands in for a worker's trainer thread.
 class Trainer {
  public:
   // Answers are posted to `post`, in the process.
@@ -60,7 +60,7 @@ class Trainer {
   void Interrupt();
   WorkerTick Progress() const;
 
-  // From now on the action under way does not end.
+  // Makes the action under way never end.
   void GetStuck();
   uint64_t run() const { return run_; }  // that it has prepared last; 0: none
   const std::string& address() const { return address_; }
@@ -68,7 +68,7 @@ class Trainer {
 
  private:
   friend class DataPlane;
-  // Of an epoch, from commit to its end.
+  // One epoch, from commit to its end.
   struct Session {
     Trainer* trainer = nullptr;
     uint64_t epoch = 0;
@@ -95,11 +95,11 @@ class Trainer {
   void TakeMemory(const v1::PrepareCommand& command);
   v1::PreparedReport Report() const;
   void Keep();
-  // What is held is the state before next(): writes it when that is due.
+  // Handles the held state, that before next(): writes it when that is due.
   void OnState();
   absl::Status Save();
   Checkpointer::Context ContextOf(uint64_t epoch) const;
-  // Of the worker at the address; nullptr: it cannot be asked.
+  // The disk of the worker at the address; nullptr: it cannot be asked.
   const CheckpointDisk* FindServer(const std::string& address) const;
   RunStates States() const;
   int64_t next() const { return held_.has_value() ? held_->identity.iteration : 0; }
@@ -138,17 +138,17 @@ class DataPlane {
   void Poll();
   static constexpr int64_t kPollNs = 50 * kMillisecondNs;
 
-  // Of the links between a site and the others.
+  // Cuts or restores the links between a site and the others.
   void Cut(const std::string& site, bool cut) { cut_[site] = cut; }
-  // How long an iteration of the job takes, as the planner knows.
+  // Duration of an iteration of the job, as the planner knows it.
   int64_t iteration_ns(const std::string& job) const { return iterations_ns_.at(job); }
-  // How long a worker of the job is left alone without an agent and without a finished iteration.
+  // Time that a worker of the job lives without an agent and without a finished iteration.
   int64_t GraceOf(const std::string& job) const { return std::max(30 * kSecondNs, 10 * iteration_ns(job)); }
   void SetIteration(const std::string& job, int64_t iteration_ns) { iterations_ns_[job] = iteration_ns; }
-  // Whether the job's ranks keep their states in memory.
+  // Makes the job's ranks keep their states in memory.
   void SetKeeps(const std::string& job) { keeps_.insert(job); }
   bool keeps(const std::string& job) const { return keeps_.contains(job); }
-  // Of the job's manifest, as it travels.
+  // The spec in the job's manifest, as it travels.
   const CheckpointSpec& CheckpointOf(const std::string& manifest);
 
  private:

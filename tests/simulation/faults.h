@@ -1,4 +1,4 @@
-// What goes wrong in a simulated federation, and when: drawn from the seed before it begins, so that a run can be
+// The faults of a simulated federation and their times, drawn from the seed before it begins, so that a run can be
 // repeated without some of it.
 #pragma once
 

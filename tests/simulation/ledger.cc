@@ -76,7 +76,7 @@ void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& fro
   truth.progress_ns = job.progress_ns = world_.now_ns();
 }
 
-// Where it goes on from a checkpoint of an earlier application (OnRestored has seen which).
+// Goes on from a checkpoint of an earlier application (OnRestored has seen which).
 void Ledger::BeginJob(JobTruth& job, const RankBeginning& from) {
   job.first = from.identity.iteration;
   if (job.first < job.newest_listed && !disk_lost_) {

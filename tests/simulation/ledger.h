@@ -1,4 +1,4 @@
-// What really happened, as no process of the control plane can know it, and the rules that it is held against.
+// Records what really happened, which no process of the control plane can know, and holds it against the rules.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +17,10 @@ namespace geopipe::simulation {
 // The loss that the last rank computes: any run of the job, in any epoch, must tell this one.
 inline double LossOf(int64_t iteration) { return 5.0 - 0.01 * static_cast<double>(iteration); }
 
-// Of the initial state.
+// Lineage of the initial state.
 inline constexpr uint64_t kFirstLineage = 1;
 
-// What a rank begins an epoch with.
+// The state with which a rank begins an epoch.
 struct RankBeginning {
   int32_t rank = 0;
   int32_t ranks = 0;
@@ -49,9 +49,9 @@ struct JobTruth {
   uint64_t epoch = 0;         // the latest that any rank has begun
   int64_t epoch_first = 0;    // its first iteration
   int64_t progress_ns = 0;    // when an iteration was finished last
-  // By epoch and iteration: the lineage of the state before the iteration that its ranks had.
+  // Lineage of the state that the ranks had before the iteration, by epoch and iteration.
   std::map<std::pair<uint64_t, int64_t>, uint64_t> states;
-  // By iteration: that of the state that the latest epochs have come to together.
+  // Lineage of the state that the latest epochs have reached together, by iteration.
   std::vector<uint64_t> line = {kFirstLineage};
 };
 
@@ -88,7 +88,7 @@ class Ledger {
     const auto found = runs_.find(run);
     return found == runs_.end() ? nullptr : &found->second;
   }
-  // As the job was applied last.
+  // The job as it was applied last.
   const JobTruth* Find(const std::string& job) const {
     const auto found = latest_.find(job);
     return found == latest_.end() ? nullptr : &jobs_.at(found->second);

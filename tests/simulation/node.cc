@@ -503,7 +503,7 @@ void Node::Carry(AgentLife& life, agent::Exit& effect) {
   world_.Kill(life.process);
 }
 
-// As the agent's supervisor does: connects to the keeper, starts one when there is none, and gathers the list.
+// Mirrors the agent's supervisor: connects to the keeper, starts one when there is none, and gathers the list.
 void Node::FindKeeper(const std::shared_ptr<AgentLife>& life) {
   life->keeper_connection = 0;
   if (keeper_ == nullptr || !keeper_->process->alive) {

@@ -124,7 +124,7 @@ class Listener {
   virtual ProcessPtr listening() const = 0;
   // When the latest of them was started.
   virtual int64_t started_ns() const = 0;
-  // In that process. `send_down`, `close`: the stream's other end.
+  // Accepts the stream in the coordinator's process. `send_down`, `close`: the stream's other end.
   virtual void Accept(const std::shared_ptr<ControlStream>& stream, v1::ConnectRequest hello,
                       std::function<void(v1::ConnectResponse)> send_down, std::function<void(absl::Status)> close) = 0;
   // A later message of the stream.
@@ -198,7 +198,7 @@ class Node {
   void Carry(KeeperLife& life, agent::ReleaseChild& effect);
   void Carry(KeeperLife& life, agent::SignalChild& effect);
   void Carry(KeeperLife& life, agent::DropMemory& effect);
-  // What only the keeper holds is gone with it.
+  // Drops what only the keeper held, which is gone with it.
   void LoseMemory(const KeeperLife& life);
   void Carry(KeeperLife& life, agent::TellAgent& effect);
   void Carry(KeeperLife& life, agent::SaveTable& effect);

@@ -203,7 +203,7 @@ void Node::OnWorkerDeath(Worker& worker) {
   if (agent_ != nullptr && agent_->process->alive) {
     for (const auto& [session, attachment] : agent_->attachments) {
       if (attachment->worker.lock().get() == &worker) {
-        // What it has written is read before its end is.
+        // The worker's last messages are read before the end of its stream is.
         world_.In(kLocalNs, agent_->process, [this, agent = agent_, id = session] {
           const auto found = agent->attachments.find(id);
           if (found == agent->attachments.end()) {

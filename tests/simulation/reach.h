@@ -35,7 +35,7 @@ class Reach {
     heard.reached_ns = world_.now_ns();
   }
 
-  // For how long the site could not be heard of; 0: it can be now.
+  // Time since which the site could not be heard of; 0: it can be now.
   int64_t silent_ns(const std::string& site) const { return world_.now_ns() - sites_.at(site).reached_ns; }
   // All of them can be heard of now.
   bool hears(const std::vector<std::string>& sites) const {

@@ -15,7 +15,7 @@ using SteadyClock = std::chrono::steady_clock;
 
 thread_local uint64_t seed_under_way = 0;
 
-// What the threads share.
+// State that the threads share.
 class Campaign {
  public:
   Campaign(const SeedsOptions& options, const std::function<void(const Options&, const Outcome&)>& on_broken)

@@ -20,7 +20,7 @@ struct SeedsOptions {
   bool show_progress = false;   // on standard error, every ten seconds
 };
 
-// What came about.
+// Results over a range of seeds.
 struct Tally {
   uint64_t seeds = 0;
   uint64_t broken = 0;                                           // seeds that broke a rule

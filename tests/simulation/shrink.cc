@@ -8,7 +8,7 @@
 namespace geopipe::simulation {
 
 Outcome Shrink(const Options& options, Outcome outcome) {
-  // What happens after the rule was broken does not count.
+  // Faults after the rule was broken do not count.
   std::vector<Fault>& faults = outcome.faults;
   std::erase_if(faults, [&](const Fault& fault) { return fault.at_ns > outcome.broken_ns; });
   const auto try_with = [&](const std::vector<Fault>& fewer) {

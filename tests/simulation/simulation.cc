@@ -77,7 +77,7 @@ class Simulation final : public Listener {
                     .completed = user_.completed(),
                     .failed = user_.failed(),
                     .epochs = user_.deployed()};
-    // Nothing runs any more: what refers to each other is let go.
+    // The run is over: breaks the cycles of references.
     for (const std::unique_ptr<Node>& node : nodes_) {
       node->Reboot();
     }
@@ -324,7 +324,8 @@ class Simulation final : public Listener {
     }
   }
 
-  // Where no agent knows any rank of a run any more, all of them are dead: containers were replaced (strays.h).
+  // Ends runs of which no agent knows any rank any more: all their workers are dead, containers were replaced
+  // (strays.h).
   void EndAbandoned() {
     std::set<uint64_t> known;
     for (const std::unique_ptr<Node>& node : nodes_) {
@@ -549,7 +550,7 @@ class Simulation final : public Listener {
   int64_t coordinator_started_ns_ = 0;
   int64_t slow_planner_until_ns_ = 0;
   int64_t unix_offset_ns_ = 0;
-  // By node.
+  // State of each node.
   std::vector<int64_t> hold_agent_ns_;                            // its agent is not started before
   std::vector<int64_t> agent_gone_ns_;                            // when its agent was there last
   std::map<std::pair<size_t, int64_t>, int64_t> quiet_since_ns_;  // by node and pid: first seen without an agent

@@ -30,7 +30,7 @@ struct Outcome {
   std::string broken;  // the first rule that was broken; empty: none
   int64_t broken_ns = 0;
   std::vector<Fault> faults;
-  // What came about, over all processes.
+  // Counts over all processes.
   int64_t simulated_ns = 0;
   int64_t events = 0;
   int64_t iterations = 0;  // of all ranks
@@ -39,9 +39,9 @@ struct Outcome {
   int64_t epochs = 0;  // that were deployed
 };
 
-// With the faults that the seed draws.
+// Runs with the faults that the seed draws.
 Outcome Simulate(const Options& options);
-// With these faults instead.
+// Runs with these faults instead.
 Outcome Simulate(const Options& options, std::vector<Fault> faults);
 
 }  // namespace geopipe::simulation

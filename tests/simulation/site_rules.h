@@ -1,4 +1,4 @@
-// What becomes of jobs when all is well but one site, which is lost or drained, and when that is back.
+// Rules for jobs when nothing is wrong but one site, which is lost or drained, and when that is back.
 #pragma once
 
 #include <cstdint>

@@ -18,7 +18,7 @@ CheckpointIdentity IdentityOf(const v1::CheckpointSummary& summary) {
           .sequence_length = summary.identity().sequence_length()};
 }
 
-// Of its parts, beside those where they were written.
+// Copies of the checkpoint's parts, not counting those where they were written.
 int64_t Copies(const v1::CheckpointSummary& summary) {
   int64_t copies = 0;
   for (const v1::CheckpointPart& part : summary.parts()) {
@@ -97,7 +97,7 @@ void StoreRules::CheckListed(const std::string& job, const v1::CheckpointSummary
   }
 }
 
-// What the first of the holders has written all of them have, at two sites and more.
+// Every holder has all that the first of them has written, and holders are at two sites or more.
 void StoreRules::CheckCopied(const std::string& job, const v1::CheckpointSummary& summary) {
   const std::string& path = applied_.at(job).path;
   for (const v1::CheckpointPart& part : summary.parts()) {

@@ -37,7 +37,7 @@ class StoreRules {
   bool has_secret(uint64_t number, const std::string& secret) const { return secrets_.contains({number, secret}); }
 
  private:
-  // Of a job as it was applied last.
+  // A job as it was applied last.
   struct Applied {
     std::string path;
     uint64_t run = 0;    // the latest
@@ -49,7 +49,7 @@ class StoreRules {
   void CheckListed(const std::string& job, const v1::CheckpointSummary& summary);
   void CheckCopied(const std::string& job, const v1::CheckpointSummary& summary);
   void CheckDevices(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs);
-  // Of the checkpoint at the site; nullptr: none, or the disk has lost something.
+  // The folder of the checkpoint at the site; nullptr: none, or the disk has lost something.
   const CheckpointFolder* FolderAt(const std::string& site, const std::string& path, int64_t iteration) const;
 
   World& world_;

@@ -8,7 +8,7 @@
 namespace geopipe::simulation {
 namespace {
 
-// For the iteration under way, or to find that it cannot be finished.
+// Time for the iteration under way to end, or to be found impossible to finish.
 constexpr int64_t kPauseNs = 40 * kSecondNs;
 // Silence that the coordinator takes note of.
 constexpr int64_t kNoticedNs = 2 * kSecondNs;

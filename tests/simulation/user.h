@@ -16,7 +16,7 @@
 
 namespace geopipe::simulation {
 
-// What the user has and knows of a job.
+// Everything the user has and knows of a job.
 struct UserJob {
   JobSpec spec;
   bool resumes = false;  // it is applied with --resume
@@ -42,7 +42,7 @@ struct UserJob {
 
 class User {
  public:
-  // How often Follow is called.
+  // Interval between calls of Follow.
   static constexpr int64_t kPollNs = 250 * kMillisecondNs;
 
   User(World& world, Disk& disk, Ledger& ledger, const DataPlane& plane, const Reach& reach)
@@ -61,22 +61,22 @@ class User {
   void Pause(const std::string& name, int64_t duration_ns);
   void Cancel(const std::string& name);
   void Checkpoint(const std::string& name);
-  // For so long.
+  // Keeps the site drained for the duration.
   void Drain(const std::string& site, int64_t duration_ns);
   // No site is to stay drained.
   void UncordonAll();
   // No job is to stay paused.
   void ResumeAll();
-  // At the end, long after the last fault: every job is over, goes on, or says what it waits for.
+  // Checks at the end, long after the last fault, that every job is over, goes on, or says what it waits for.
   void CheckEnd() const;
 
   const std::map<std::string, UserJob>& jobs() const { return jobs_; }
-  // What the latest run of the job has really done: when it has finished an iteration last, and the iterations that all
-  // of its ranks have finished.
+  // Real progress of the job's latest run: when it last finished an iteration, and the iterations that all of its ranks
+  // have finished.
   int64_t ProgressOf(const std::string& name) const;
   int64_t NextOf(const std::string& name) const;
 
-  // How often a job came to this state.
+  // Number of times that a job reached this state.
   int64_t completed() const { return completed_; }
   int64_t failed() const { return failed_; }
   int64_t deployed() const { return deployed_; }

@@ -57,9 +57,9 @@ class World {
   void In(int64_t delay_ns, std::function<void()> act) {
     queue_.push({.at_ns = now_ns_ + delay_ns, .order = next_order_++, .act = std::move(act)});
   }
-  // In the process, if it still lives then; one that is paused gets to it when it goes on.
+  // Acts in the process, if it still lives then; a paused one acts when it goes on.
   void In(int64_t delay_ns, const ProcessPtr& process, std::function<void()> act);
-  // Until the time, or until a rule is broken.
+  // Runs until the time, or until a rule is broken.
   void RunUntil(int64_t at_ns);
 
   void Kill(const ProcessPtr& process);

@@ -29,7 +29,7 @@ constexpr std::array<CrossPipeColumn, 10> kColumns = {{
 
 constexpr int64_t kActivationBytes = 1'000;
 
-// In thousandths.
+// A uniform number of thousandths.
 int64_t PerMille(std::mt19937_64& random, int64_t low, int64_t high) { return Draw(random, low, high); }
 
 // 8 to 256, log-uniform in steps of a sixteenth.

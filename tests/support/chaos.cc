@@ -56,7 +56,7 @@ void Fill(const fs::path& folder) {
   }
 }
 
-// What is done later, at its time.
+// Acts to be done later, each at its time.
 class Agenda {
  public:
   void At(int64_t at_ns, std::function<void()> act) { acts_.emplace(at_ns, std::move(act)); }
@@ -165,7 +165,7 @@ size_t RowOf(const ChaosFault& fault, const std::vector<std::string>& sites) {
   return fault.target + (fault.kind == Kind::kCut ? processes : fault.kind == Kind::kFull ? processes + links : 0);
 }
 
-// From the loss to the next epoch, since training began.
+// Recoveries, each from the loss to the next epoch, in ns since training began.
 std::vector<std::pair<int64_t, int64_t>> Recoveries(const ChaosRun& run) {
   std::vector<std::pair<int64_t, int64_t>> times;
   for (const v1::RecoverySummary& recovery : run.detail.recoveries()) {

@@ -21,8 +21,8 @@ struct ChaosFault {
   int64_t duration_ns = 0;
 };
 
-// What a kind of fault can happen to, by name: processes (coordinator; agent, keeper and worker of each site), links
-// between two sites, disks of the coordinator and of each site.
+// Targets of a kind of fault, by name: processes (coordinator; agent, keeper and worker of each site), links between
+// two sites, disks of the coordinator and of each site.
 std::vector<std::string> ChaosTargets(ChaosFault::Kind kind, const std::vector<std::string>& sites);
 
 // Faults in `span_ns`, one in `every_ns` on average, at the instants of a Poisson process: of ten, four kill a process,
@@ -44,7 +44,7 @@ struct ChaosRun {
   int64_t begun_unix_ns = 0;
   int64_t wall_ns = 0;       // from the first iteration's end to the job's
   int64_t iteration_ns = 0;  // of one that nothing disturbs
-  // Of the time, what undisturbed iterations would have taken.
+  // Share of the time that undisturbed iterations would have taken.
   double effective() const {
     return static_cast<double>(std::ssize(curve) * iteration_ns) / static_cast<double>(wall_ns + iteration_ns);
   }

@@ -27,7 +27,7 @@ class Command {
   Command(const std::string& program, std::vector<std::string> args, Environment environment = {});
 
   Process& process() { return process_; }
-  // What it has printed on standard output so far.
+  // Standard output so far.
   std::string out() const;
   std::string err() const;
   // Waits for its end. REQUIREs that it comes within `timeout_ns`.

@@ -48,7 +48,7 @@ struct GridPoint {
   StageChoice stages = {};
 };
 
-// Of one rank on each site, by the mode of all of them.
+// Parts of one rank on each site, by the mode that all of them have.
 using SiteParts = std::map<Recompute, PlanParts>;
 
 int64_t Whole(const PartCosts& part) { return part.forward_ns + part.input_grad_ns + part.weight_grad_ns; }
@@ -98,7 +98,7 @@ class Exhaustive {
         classes_(request.cluster) {}
 
   ExhaustiveResult Run() {
-    // What all ranks having the same mode comes to leaves less to try of those with modes that differ.
+    // Plans with one mode for all ranks go first: their times leave fewer plans with unlike modes to try.
     for (const bool mixes : {false, true}) {
       mixes_ = mixes;
       classes_ = OrderClasses(request_.cluster);
@@ -118,7 +118,7 @@ class Exhaustive {
   }
 
  private:
-  // What is no shorter than that is of no interest.
+  // Plans that are not shorter than this are of no interest.
   int64_t Limit() const { return best_ns_ == kNever ? kNever : best_ns_ - best_ns_ / 1'000'000 * options_.margin_ppm; }
 
   const SiteSpec& Site(size_t index) const { return request_.cluster.sites[index]; }
@@ -132,7 +132,7 @@ class Exhaustive {
 
   void AddOrders(std::vector<size_t>& order) {
     const std::vector<std::string>& listed = job_.placement.sites;
-    // Of orders that cost the same, site by site and link by link, one stands for all.
+    // One order stands for all that cost the same, site by site and link by link.
     if (!order.empty() && (listed.empty() ? classes_.IsNew(Names(order)) : Names(order) == listed)) {
       AddDegrees(order);
     }
@@ -147,7 +147,7 @@ class Exhaustive {
     }
   }
 
-  // To a site whose other group it has passed before another site.
+  // True when the order would return to a site, through its other group, after it has passed another site.
   bool ComesBack(const std::vector<size_t>& order, size_t next) const {
     const auto site_of = [&](size_t index) { return Site(index).name.substr(0, Site(index).name.find('/')); };
     return !order.empty() && site_of(order.back()) != site_of(next) &&
@@ -239,7 +239,7 @@ class Exhaustive {
     }
   }
 
-  // Of so many ranks, each where a layer takes the least of what is left.
+  // Bound for `ranks` ranks, each on a free slot where a layer takes the least.
   int64_t FastestBoundNs(const PlanParts& parts, const std::vector<int64_t>& slots, int64_t ranks,
                          const GridPoint& point) const {
     std::vector<StageLoad> loads;
@@ -291,7 +291,7 @@ class Exhaustive {
     return job;
   }
 
-  // With one stage on every rank, evenly split.
+  // The plan with one stage on every rank, evenly split.
   Plan PlanOf(const GridPoint& point) const {
     const int64_t ranks = std::accumulate(point.ranks.begin(), point.ranks.end(), int64_t{0});
     const std::vector<LayerRange> layers = SplitLayers(job_.model, ranks);
@@ -323,7 +323,7 @@ class Exhaustive {
     PlanMemoryModel memory;
   };
 
-  // Nothing: there is no link back to the first site.
+  // Returns nothing when there is no link back to the first site.
   std::optional<Grid> MakeGrid(const GridPoint& point) const {
     GridPoint of_sites = point;
     of_sites.ranks.assign(point.sites.size(), 1);
@@ -383,7 +383,7 @@ class Exhaustive {
       const std::vector<int64_t> all(layers.size(), in_flight);
       return ComposeCosts(grid.parts, grid.memory, ranges, all, grid.plan.comm);
     };
-    // Where a device holds all micro-batches it only takes longer to recompute some of them.
+    // A device that can hold all micro-batches only loses time by recomputing some of them.
     const int64_t micro_batches = fastest.parts.shape.micro_batches;
     const PipelineCosts full = costs_with(fastest, micro_batches);
     std::vector<int64_t> bytes = full.memory->static_bytes;
@@ -531,7 +531,7 @@ class Exhaustive {
     }
     const std::vector<int64_t> one(layers.size(), 1);
     const PipelineCosts costs = ComposeCosts(grid.parts, grid.memory, ranges, one, plan.comm);
-    // Nothing: one micro-batch on every stage is too much for a device.
+    // One micro-batch on every stage must fit, and the bound must be below the limit.
     if (LowerBoundNs(costs) >= Limit() || !MemoryLowerBoundNs(costs).has_value()) {
       return;
     }

@@ -24,8 +24,8 @@ class HalfOpenProxy {
   // "127.0.0.1:PORT".
   const std::string& endpoint() const { return endpoint_; }
 
-  // From now on nothing passes, until Restore. Connections that exist meanwhile never carry anything again, as nobody
-  // sends again what they lost; those made after Restore do.
+  // Lets nothing pass until Restore. Connections that exist meanwhile never carry anything again, since nobody resends
+  // what they lost; those made after Restore do.
   void Swallow() { swallow_ = true; }
   void Restore() { swallow_ = false; }
 

@@ -71,7 +71,7 @@ class LoopbackNetwork {
   uint64_t next_order_ = 0;
   std::unique_ptr<End> low_;
   std::unique_ptr<End> high_;
-  // By the time they are due; those due together arrive in the order they were sent.
+  // Frames in flight by due time; those due together arrive in the order they were sent.
   std::map<std::pair<int64_t, uint64_t>, Flight> flights_;
   bool disconnect_due_ = false;
   int64_t frames_lost_ = 0;

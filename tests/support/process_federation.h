@@ -28,8 +28,7 @@ struct ProcessFederationOptions {
   double bandwidth_bytes_per_s = 1.25e8;
   int64_t orphan_grace_ns = 30'000'000'000;
   bool proxied = false;  // each agent reaches the coordinator through a proxy of its own
-  // What the processes of a site see as disk() is theirs alone, as on other machines. Needs mount namespaces
-  // (CanHaveOwnDisks).
+  // Gives each site a disk() of its own, as on separate machines. Needs mount namespaces (CanHaveOwnDisks).
   bool own_disks = false;
   // Size of each site's disks, its state folder's and disk(), and of the coordinator's; 0: those of this machine.
   int64_t disk_bytes = 0;
@@ -38,7 +37,7 @@ struct ProcessFederationOptions {
   std::string figures = {};       // of a device, as in an agent's file: "peak_flops: 1e9, memory_bandwidth: 1GB/s"
 };
 
-// Whether this process may make mount namespaces.
+// True when this process may make mount namespaces.
 bool CanHaveOwnDisks();
 
 // Calls `look` every 20 ms until it returns true, and returns when that was. Errors: those of `look`; DeadlineExceeded
@@ -51,7 +50,7 @@ class ProcessFederation {
  public:
   // Returns when all agents have registered. Errors name the program and the end of its log.
   static absl::StatusOr<std::unique_ptr<ProcessFederation>> Start(const ProcessFederationOptions& options);
-  // Nothing is left running: keepers and workers, too, are killed.
+  // Leaves nothing running: kills keepers and workers, too.
   ~ProcessFederation();
 
   const std::filesystem::path& folder() const { return folder_.path(); }
@@ -83,11 +82,11 @@ class ProcessFederation {
   std::optional<ProcessInfo> KeeperOf(size_t site) const;
   // The folders that are on disks of the site; of the coordinator where it is sites().
   std::vector<std::filesystem::path> DisksOf(size_t site) const;
-  // Of the rehearsed link, in the direction from one site to the other.
+  // Pacer file of the rehearsed link, in the direction from one site to the other.
   std::filesystem::path PacerOf(size_t from, size_t to) const;
   HalfOpenProxy& proxy(size_t site) { return *proxies_[site]; }
 
-  // What a program has logged so far, in all its lives: "coordinator" or the name of a site, and of a worker.
+  // Log of a program over all its lives: "coordinator" or the name of a site, and of a worker.
   std::string Log(const std::string& name) const;
   std::string WorkerLog(size_t site) const;
 
@@ -95,16 +94,16 @@ class ProcessFederation {
   absl::StatusOr<std::string> RunGeopipectl(std::vector<std::string> arguments);
   // The same with --server.
   absl::StatusOr<std::string> Geopipectl(std::vector<std::string> arguments);
-  // Of the coordinator's present life.
+  // Client of the coordinator's present life.
   ControlClient& control() const { return *control_; }
   absl::StatusOr<v1::JobSummary> Summary(const std::string& job) const;
   // True when the coordinator hears all agents.
   absl::StatusOr<bool> AllConnected() const;
   // All iterations that the coordinator tells a watcher who begins at the first; of a job that is over.
   absl::StatusOr<std::vector<v1::IterationSummary>> Curve(const std::string& name) const;
-  // Until the job is in this state. Internal, with the cause, when it comes to another final one.
+  // Waits until the job is in this state. Errors: Internal, with the cause, when it reaches another final one.
   absl::Status AwaitState(const std::string& name, v1::JobState state, int64_t timeout_ns) const;
-  // Until so many iterations are done.
+  // Waits until `done` iterations are done.
   absl::Status AwaitIteration(const std::string& name, int64_t done, int64_t timeout_ns) const;
 
  private:

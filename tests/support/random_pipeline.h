@@ -14,7 +14,7 @@ inline int64_t Draw(std::mt19937_64& random, int64_t low, int64_t high) {
   return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
 }
 
-// Up to 5 devices, 8 stages placed anywhere, 6 micro-batches.
+// Draws up to 5 devices, 8 stages placed anywhere, 6 micro-batches.
 PipelineShape RandomShape(std::mt19937_64& random);
 
 // Small durations, some zero, so that much happens at one instant; private, shared and no links; any mode; sometimes a

@@ -206,7 +206,7 @@ absl::Status RelayFederation::Follow(const std::string& job, int64_t timeout_ns,
   }
 }
 
-// Where the dialing worker, that of the first site, says that it has lost or replaced its path.
+// Counts the lines in which the dialling worker, that of the first site, says that it has lost or replaced its path.
 absl::StatusOr<int64_t> RelayFederation::CountReconnects() const {
   const fs::path log = folder_.path() / options_.sites[0] / "logs" / "worker-0.log";
   if (!fs::exists(log)) {

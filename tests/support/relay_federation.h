@@ -31,7 +31,7 @@ struct RelayFederationOptions {
   int64_t orphan_grace_ns = 30'000'000'000;
 };
 
-// What a job that has completed left behind.
+// Results of a job that has completed.
 struct RelayRun {
   std::string job;
   nlohmann::json description;              // `geopipectl describe -o json`
@@ -45,7 +45,7 @@ std::string NumbersOf(const std::vector<nlohmann::json>& iterations);
 // Main thread only (children are tied to the thread that starts them).
 class RelayFederation {
  public:
-  // In the thread of the caller, between two looks at what is reported.
+  // Called in the caller's thread, between two looks at what is reported.
   using OnIteration = std::function<void(const nlohmann::json& iteration)>;
 
   // Returns when both agents have registered. Unavailable where sites cannot be made; other errors name the program

@@ -31,11 +31,11 @@ class RelayLink {
 
   explicit RelayLink(const RelayLinkOptions& options) : options_(options) {}
 
-  // From now on; packets on their way keep the time they have.
+  // Applies from now on; packets on their way keep the time they have.
   void SetOptions(const RelayLinkOptions& options) { options_ = options; }
   const RelayLinkOptions& options() const { return options_; }
 
-  // What is on its way is lost, and so is what comes before `end_ns`.
+  // Loses the packets on their way and those that come before `end_ns`.
   void Cut(int64_t end_ns);
   // Takes or drops a packet. `now_ns` never falls.
   void Push(int64_t now_ns, std::vector<std::byte> packet);

@@ -20,7 +20,7 @@ std::string Scrape(const std::string& address);
 std::optional<double> SeriesValue(const std::string& text, const std::string& name,
                                   const std::vector<std::pair<std::string, std::string>>& labels = {});
 
-// What `promtool check metrics` has against the text; empty: nothing. nullopt when there is no promtool here.
+// Complaints of `promtool check metrics` about the text; empty: none. nullopt when there is no promtool here.
 std::optional<std::string> PromtoolFindings(const std::string& text);
 
 }  // namespace geopipe

@@ -25,7 +25,7 @@ namespace fs = std::filesystem;
 constexpr int64_t kMicroBatchSize = 2;
 constexpr int64_t kSequenceLength = 32;
 
-// What an iteration consists of on each device.
+// Work of an iteration on each device.
 struct PacedWork {
   int64_t micro_batches = 8;
   double forward_s = 0.015;

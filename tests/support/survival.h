@@ -1,4 +1,4 @@
-// What a run must survive, done to a ProcessFederation and measured: for tests/integration/survival_test.cc, which
+// Does to a ProcessFederation what a run must survive, and measures it: for tests/integration/survival_test.cc, which
 // asks for little of it, and tests/bench/survival_bench.cc, which asks for all.
 #pragma once
 
@@ -56,8 +56,8 @@ struct Victims {
 
 struct KilledRun {
   std::vector<v1::IterationSummary> curve;
-  // For each kill, from the return of the processes (the coordinator listens; an agent was started) to the first
-  // iteration that the coordinator has since heard of from all ranks.
+  // Times from the return of the processes (the coordinator listens; an agent was started) to the first iteration that
+  // the coordinator has since heard of from all ranks, one for each kill.
   std::vector<int64_t> adopted_ns;
 };
 
@@ -83,7 +83,7 @@ struct HalfOpenNoticed {
 // The streams stay so until proxy(site).Restore().
 absl::StatusOr<HalfOpenNoticed> SwallowStreams(ProcessFederation& federation, const std::vector<size_t>& sites);
 
-// Between two network namespaces: cuts a worker off from its peer and, by stopping it, from its agent.
+// A worker cut off from its peer, two network namespaces apart, and from its agent, which is stopped.
 struct OrphanEnd {
   int64_t lived_ns = 0;                                   // from then to its end
   v1::JobState state_at_end = v1::JOB_STATE_UNSPECIFIED;  // of the job
@@ -103,8 +103,8 @@ struct Loss {
   size_t site = 0;
 };
 struct LossOutcome {
-  // From the signal until the coordinator tells of a loss, until the job is RUNNING again, and until an iteration is
-  // told that was done since.
+  // Times from the signal until the coordinator tells of a loss, until the job is RUNNING again, and until an iteration
+  // done since is told.
   int64_t noticed_ns = 0;
   int64_t running_ns = 0;
   int64_t trained_ns = 0;

@@ -1,4 +1,4 @@
-// What every picture must be.
+// Checks that every picture must pass.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace geopipe::test {
 
-// How often `part` occurs in `text`, without overlaps.
+// Number of times that `part` occurs in `text`, without overlaps.
 size_t CountOf(std::string_view text, std::string_view part);
 
 // CHECKs that `svg` is a well-formed document (tags nest, attributes are quoted, no bare & or <), that no number in it

@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// Where all threads of a group meet; a failed one lets everybody through.
+// Meeting point of all threads of a group; a failed one lets everybody through.
 class Group {
  public:
   explicit Group(int32_t size) : ins(static_cast<size_t>(size)), size_(size) {}

@@ -38,7 +38,7 @@ class ToyDevice final : public Device {
   // Records that had work before them still to do when they were made: the host ran ahead.
   int64_t pending_records() const;
 
-  // Where the memory really is, for the device's thread; addresses of host memory stay as they are.
+  // Real place of the memory, for the device's thread; addresses of host memory stay as they are.
   template <class T>
   static T* Real(T* address) {
     const auto value = reinterpret_cast<uintptr_t>(address);
@@ -102,7 +102,7 @@ class ToyBackend final : public Backend {
   }
   absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
                                            const MatrixView& out, MemoryCategory category) override;
-  // In memory of its own for each gradient, as fused kernels have it.
+  // Puts each gradient in memory of its own, as fused kernels do.
   absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
                                                    const ConstMatrixView& out, Tensor grad_out) override;
   absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) override {

@@ -27,7 +27,7 @@ void WriteAll(int fd, const std::string& text) {
   [[maybe_unused]] const ssize_t written = write(fd, text.data(), text.size());
 }
 
-// Up to the end of the pipe.
+// Reads to the end of the pipe.
 std::string ReadAll(int fd) {
   std::string text;
   std::array<char, 4096> buffer{};
@@ -72,7 +72,7 @@ UcxTransportOptions TransportOptions(const PairOptions& options, int32_t rank, A
   return transport;
 }
 
-// Of the namespace: segments sent, and sent again.
+// TCP counters of the namespace: segments sent and retransmitted.
 std::string TcpCounters() {
   std::ifstream file("/proc/thread-self/net/snmp");
   std::string names;

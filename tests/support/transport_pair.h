@@ -18,7 +18,7 @@ struct PairEnd {
   UcxTransport& transport;
   Allocator& allocator;
 };
-// What an end does once both are connected. Returns a text for the parent.
+// Action of an end once both are connected. Returns a text for the parent.
 using PairRole = std::function<absl::StatusOr<std::string>(PairEnd&)>;
 
 struct PairOptions {

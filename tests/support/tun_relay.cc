@@ -132,7 +132,7 @@ void TunRelay::Deliver() {
           break;
         }
       }
-      // What the device does not take is lost, as on a real link.
+      // A packet that the device does not take is lost, as on a real link.
       [[maybe_unused]] const ssize_t written = write(sites_.site(1 - from).tun.get(), packet->data(), packet->size());
     }
   }

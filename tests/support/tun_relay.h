@@ -25,10 +25,10 @@ class TunRelay {
   static absl::StatusOr<std::unique_ptr<TunRelay>> Start(const TunSites& sites, const RelayLinkOptions& options);
   ~TunRelay();
 
-  // Nothing passes, in either direction, for so long; what is on its way is lost.
+  // Lets nothing pass, in either direction, for the duration; packets on their way are lost.
   void Cut(int64_t duration_ns);
   void SetOptions(const RelayLinkOptions& options);
-  // Of the direction from site `from`.
+  // Counters of the direction from site `from`.
   RelayLinkCounters counters(size_t from) const;
   // Processor time of the relay's thread.
   int64_t cpu_ns() const;

@@ -84,7 +84,7 @@ absl::Status SetHost(const TunHostSettings& settings) {
   return SetSysctl("tcp_slow_start_after_idle", settings.slow_start_after_idle ? "1" : "0");
 }
 
-// On a thread of its own, which goes with the namespace it has moved to.
+// Runs on a thread of its own, which ends with the namespace it has moved to.
 absl::Status MakeSite(const std::string& peer, const TunHostSettings& settings, TunSite& site) {
   if (unshare(CLONE_NEWNET) != 0) {
     return Failed("a network namespace cannot be made (root is needed)");

@@ -30,7 +30,7 @@ struct TunSite {
 
 class TunSites {
  public:
-  // In both namespaces. What UCX_NET_DEVICES must be.
+  // Device name in both namespaces, which UCX_NET_DEVICES must be.
   static constexpr const char* kDevice = "gptun0";
   static constexpr const char* kNetwork = "10.213.0.0/24";
   static constexpr int kMtu = 65000;
@@ -40,7 +40,7 @@ class TunSites {
 
   const TunSite& site(size_t index) const { return sites_[index]; }
 
-  // For other processes while this one lives: /proc/<pid>/fd/<n>.
+  // Path by which other processes reach the namespace while this one lives: /proc/<pid>/fd/<n>.
   std::string NetworkPath(size_t index) const;
 
  private:

@@ -233,7 +233,7 @@ TEST_CASE("bad streams end with the status that says why") {
     v1::ConnectResponse welcome;
     REQUIRE(first.Read(&welcome));
     CHECK(welcome.welcome().heartbeat_interval_ns() == 500'000'000);
-    // Whether the first one lives, its next heartbeat tells.
+    // The second agent is put off until the first one's next heartbeat shows that it lives.
     CHECK(FakeAgent(fixture, "north", 2).Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
     v1::ConnectRequest heartbeat;
     heartbeat.mutable_heartbeat();

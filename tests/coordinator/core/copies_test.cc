@@ -1,4 +1,4 @@
-// Where the files of a checkpoint are, and what comes of it when nodes that had them are gone.
+// Tests where the files of a checkpoint are, and what follows when nodes that had them are gone.
 
 #include "tests/coordinator/core/moves.h"
 

@@ -44,7 +44,7 @@ TEST_CASE("jobs leave a site that is drained when their state is at the others, 
   REQUIRE(f.Commands(v1::WorkerCommand::kCheckpoint) == 3);
   SECTION("at once") {
     Save(f, 1, 2);
-    // What east has written is copied, and nothing else.
+    // The files that east has written are copied, and nothing else.
     REQUIRE(f.Commands(v1::WorkerCommand::kReplicate) == 1);
     const v1::RelayedCommand command = f.Last<SendToAgent>()[0].message.command();
     CHECK(command.worker().site() == "north");  // east is left out of the ring

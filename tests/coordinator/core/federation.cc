@@ -187,7 +187,7 @@ void Federation::Store(const JobProgress& progress) {
   }
 }
 
-// As the real store does.
+// Stores the effect as the real store does.
 void Federation::Store(const Effect& effect) {
   const auto find = [&](const std::string& name) {
     return std::find_if(stored_.begin(), stored_.end(),
@@ -260,7 +260,7 @@ void Federation::RunFor(int64_t ns) {
   }
 }
 
-// What must hold of every effect, whatever has happened.
+// Checks the rules that every effect must keep, whatever has happened.
 void Federation::CheckRules(const Effect& effect) {
   const auto fail = [&](const std::string& what) { broken = broken.empty() ? what : broken; };
   if (const auto* created = std::get_if<PersistNewJob>(&effect)) {

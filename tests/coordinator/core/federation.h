@@ -23,8 +23,8 @@ class Federation {
  public:
   explicit Federation(CoordinatorOptions options = DefaultOptions(), StoredState stored = {});
 
-  // Without probes of links; ProbingOptions has them. The loss of a worker is its job's end, but for
-  // RecoveringOptions.
+  // Options without probes of links (ProbingOptions has them), under which a lost worker ends its job
+  // (RecoveringOptions recovers).
   static CoordinatorOptions DefaultOptions();
   static CoordinatorOptions RecoveringOptions();
   static CoordinatorOptions ProbingOptions();
@@ -35,7 +35,7 @@ class Federation {
   static constexpr const char* kVersion = "1.2.3";
   static constexpr uint64_t kRun = 1001;  // of the first job of DefaultOptions
 
-  // What a coordinator that is started now would find in the store.
+  // The state that a coordinator started now would find in the store.
   StoredState Stored() const;
 
   // --- Time and events; all keep the effects in `last`. ---

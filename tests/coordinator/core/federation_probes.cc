@@ -1,4 +1,4 @@
-// How the model federation answers probes of links, and what it holds them to.
+// Answers probes of links for the model federation, and checks their rules.
 #include <utility>
 
 #include "tests/coordinator/core/federation.h"

@@ -25,7 +25,7 @@ TEST_CASE("planned memory comes with the plan, and measured memory with what the
   f.CommitAll();
   REQUIRE(f.DetailOf("tiny").planned_memory_size() == 3);
   CHECK(f.DetailOf("tiny").planned_memory(0).weight_bytes() > 0);
-  // Of a 1F1B pipeline the first rank has the most micro-batches in flight.
+  // The first rank of a 1F1B pipeline has the most micro-batches in flight.
   CHECK(f.DetailOf("tiny").planned_memory(0).activation_bytes() >
         f.DetailOf("tiny").planned_memory(1).activation_bytes());
   CHECK(f.DetailOf("tiny").measured_memory().empty());

@@ -1,5 +1,4 @@
-// What tests of lost, returning and drained sites have in common: a job with checkpoints, and the runs that follow on
-// its first one.
+// Shared by tests of lost, returning and drained sites: a job with checkpoints, and the runs that follow its first one.
 #pragma once
 
 #include <catch2/catch.hpp>
@@ -102,7 +101,7 @@ inline void ProfileAgain(Federation& f) {
   f.ProfileAll();
 }
 
-// Up to its plan, which is deployed.
+// Drives the job until its plan is being deployed.
 inline void PlanAgain(Federation& f) {
   ProfileAgain(f);
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
@@ -110,7 +109,7 @@ inline void PlanAgain(Federation& f) {
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
 }
 
-// Up to RUNNING.
+// Drives the job to RUNNING.
 inline void Begin(Federation& f) {
   PlanAgain(f);
   f.PrepareAll();

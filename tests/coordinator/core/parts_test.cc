@@ -26,7 +26,7 @@ TEST_CASE("final states have no way out, and every other state can fail and be c
     }
     CHECK(MayFollow(from, v1::JOB_STATE_FAILED) == !IsFinal(from));
     CHECK(MayFollow(from, v1::JOB_STATE_CANCELLED) == !IsFinal(from));
-    // What has no plan yet may begin again; what no worker trains may go on elsewhere.
+    // A job without a plan may begin again; one that no worker trains may go on elsewhere.
     CHECK(MayFollow(from, v1::JOB_STATE_PENDING) ==
           (from == v1::JOB_STATE_PROFILING || from == v1::JOB_STATE_PLANNING || from == v1::JOB_STATE_DEPLOYING ||
            from == v1::JOB_STATE_REPLANNING || from == v1::JOB_STATE_RECOVERING || from == v1::JOB_STATE_PAUSED));
@@ -260,7 +260,7 @@ TEST_CASE("explicit costs are joined by what messages cost besides their link") 
   CHECK(costs.boundaries[2].overhead_ns == 5'000);
   CHECK(plan(profile).prediction.iteration_ns > plan(std::nullopt).prediction.iteration_ns);
   CHECK(plan(std::nullopt).costs.boundaries[0].overhead_ns == 0);
-  // Where time is kept, nothing of it counts.
+  // Measured overheads do not count where a rehearsal keeps time.
   ClusterSpec kept = TwoSites();
   kept.sites[1].keeps_time = true;
   kept.links = {{.site_a = "north", .site_b = "east", .latency_ns = 1, .bandwidth_bytes_per_s = 1, .keeps_time = true}};

@@ -84,8 +84,8 @@ TEST_CASE("a worker that is killed is started again, and all go on from the newe
   f.Exit(DeviceAt("west"), kKilled);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
   CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("worker west/n0/0 (site west, pid 100) was killed by signal 9"));
-  // What is under way is given up, on those that are left alone; the other process has a number of its own, which is
-  // durable before it is started.
+  // The epoch under way is ended on the workers that are left; the new process has an incarnation of its own, which is
+  // durable before the process starts.
   CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 2);
   CHECK(f.Stops() == 0);
   REQUIRE(Started(f).size() == 1);

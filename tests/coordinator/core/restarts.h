@@ -1,5 +1,5 @@
-// What tests of restarts, pauses and silences have in common: another life of the coordinator, agents that return to
-// it, and epochs that end.
+// Shared by tests of restarts, pauses and silences: another life of the coordinator, agents that return to it, and
+// epochs that end.
 #pragma once
 
 #include <string>
@@ -17,7 +17,7 @@ inline CoordinatorOptions NextLife(CoordinatorOptions options = Federation::Defa
   return options;
 }
 
-// What a worker of the tiny job can go on from.
+// Adds a state from which a worker of the tiny job can go on.
 inline void AddState(google::protobuf::RepeatedPtrField<v1::HeldState>* states, int64_t iteration, uint64_t epoch) {
   v1::HeldState& state = *states->Add();
   state.set_run_incarnation(Federation::kRun);
@@ -25,7 +25,7 @@ inline void AddState(google::protobuf::RepeatedPtrField<v1::HeldState>* states, 
   state.set_epoch(epoch);
 }
 
-// What an agent that returns tells of its worker.
+// The state that a returning agent reports of its worker.
 inline v1::WorkerState StateOf(v1::WorkerPhase phase, uint64_t epoch, int64_t next_iteration, bool attached = true) {
   v1::WorkerState state;
   state.set_pid(100);

@@ -17,7 +17,7 @@ TEST_CASE("every preset has all figures, a source and a name that says its memor
     CHECK(preset.name.ends_with(std::to_string(preset.memory_bytes / 1'000'000'000) + "gb"));
     CHECK(preset.peak_flops > 3e14);
     CHECK(preset.peak_flops < 3e15);
-    // Between 100 and 1,000 floating-point operations a byte, as all of their kind.
+    // Real devices all do between 100 and 1,000 floating-point operations a byte.
     CHECK(preset.peak_flops / preset.memory_bandwidth_bytes_per_s > 100);
     CHECK(preset.peak_flops / preset.memory_bandwidth_bytes_per_s < 1000);
     CHECK(preset.intra_node_bandwidth_bytes_per_s > 0);

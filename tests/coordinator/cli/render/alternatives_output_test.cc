@@ -145,7 +145,7 @@ TEST_CASE("as JSON each alternative has its sites' plans and its reduction") {
   CHECK(json[3]["reduction"]["every"] == 100);
 }
 
-// Of a bandwidth in bytes per second, with these times in seconds; 0: none.
+// A point at a bandwidth in bytes per second, with these times in seconds; 0: the alternative is missing.
 SweepPoint PointOf(std::vector<double> at, double single_s, double pipeline_s, double replicas_s) {
   SweepPoint point{.at = std::move(at), .results = {}, .alternatives = Alternatives()};
   AlternativeKind kind = AlternativeKind::kSingleSite;

@@ -56,7 +56,7 @@ TEST_CASE("eight stages of 64 micro-batches: a box with its number for every act
   CHECK(layout.width < 1600);
   const std::string svg = drawn.Svg();
   CheckSvg(svg);
-  // What lies on a break between rows is drawn in both.
+  // An action that spans a break between rows is drawn in both.
   const auto most = size_t{8} * static_cast<size_t>(layout.systems - 1);
   const size_t boxes = CountOf(svg, "<rect class=\"f\"") + CountOf(svg, "<rect class=\"b\"") - 2;  // the legend's
   CHECK(boxes >= 1024);

@@ -78,7 +78,7 @@ TEST_CASE("a heat map shows numbers, gaps and outlines") {
   CHECK(CountOf(svg, "<rect class=\"k\"") == 1);
 }
 
-// What takes these times in milliseconds; 0: there is none.
+// Alternatives that take these times in milliseconds; 0: missing.
 Alternatives AlternativesOf(const std::vector<int64_t>& milliseconds) {
   Alternatives alternatives;
   for (size_t i = 0; i < milliseconds.size(); ++i) {
