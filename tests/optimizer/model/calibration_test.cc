@@ -318,7 +318,7 @@ TEST_CASE("what recomputation repeats is a share of the forward") {
         Approx(by_formula / device.Seconds(ConfigOf(2, 256), ModelPart::kBlock, PartAction::kForward)).epsilon(1e-5));
 }
 
-// What `geopipectl playground` measured of tiny.yaml's model with the CPU engine on one processor of two.
+// Measurements by `geopipectl playground` of tiny.yaml's model with the CPU engine on one processor of two.
 const std::vector<Observation>& TinyOnOneProcessor() {
   static const std::vector<Observation> observations{
       {1, 16, {{17'551, 3'006, 10'350}, {338'621, 321'285, 93'563}, {145'579, 68'748, 24'517}, 38.0}},

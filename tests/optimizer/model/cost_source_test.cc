@@ -249,7 +249,7 @@ TEST_CASE("costs say what they rest on") {
   CHECK(south.residuals.all.size() == 4 * 8);  // one calibration, whatever devices
   CHECK(CostOriginName(CostOrigin::kCorrected) == "corrected");
 
-  // Of every device that the plan uses.
+  // Measured entries for every device that the plan uses.
   for (size_t i = 0; i < 4; ++i) {
     ProfileEntry entry = f.profile.entries[i];
     entry.device = 1;

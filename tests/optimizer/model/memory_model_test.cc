@@ -99,7 +99,7 @@ TEST_CASE("blocked attention keeps a number for each row in place of the probabi
   CHECK(none.activation_bytes - selective.activation_bytes ==
         kStage.count() * (2 * 2 * n * 5120 / split + 2 * n * model.intermediate_size / 4));
   CHECK(selective.weight_grad_bytes == none.weight_grad_bytes);
-  // What it makes again for one layer, and what W needs of the others beyond what they kept.
+  // The workspace has what one layer makes again, and what W needs of the others beyond what they kept.
   CHECK(selective.workspace_bytes >= none.workspace_bytes + 2 * n * model.intermediate_size / 4);
   config.recompute = Recompute::kFull;
   CHECK(MemoryOfStage(model, kStage, config).activation_bytes < none.activation_bytes / 4);

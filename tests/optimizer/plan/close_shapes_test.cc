@@ -27,7 +27,7 @@ TEST_CASE("the fastest of several shapes comes with its plan, and its evaluation
   CHECK(faster.refinement.better->prediction.fits);
   CHECK(faster.refinement.evaluations == 0);
   CHECK(faster.evaluations > 0);
-  // Nothing is faster than the fastest of them.
+  // No shape is faster than the fastest of them.
   const int64_t iteration_ns = faster.refinement.better->prediction.prediction.iteration_ns;
   CHECK_FALSE(FindFasterShape(request, source, shapes, iteration_ns)->shape.has_value());
 }

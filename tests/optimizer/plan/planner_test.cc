@@ -151,7 +151,7 @@ TEST_CASE("placement auto never does worse than a listed order") {
   const int64_t listed_ns = MakePlan(request)->prediction.iteration_ns;
   request.job.placement.sites.clear();
   CHECK(MakePlan(request)->prediction.iteration_ns <= listed_ns);
-  // With links too slow to be worth it, one site alone is better.
+  // One site alone is better when links are too slow to be worth it.
   for (LinkSpec& link : request.cluster.links) {
     link.bandwidth_bytes_per_s = 1e6;
   }

@@ -124,7 +124,7 @@ inline void AddLinks(Prng& prng, ClusterSpec& cluster) {
   }
 }
 
-// Of some sites the nodes differ: two groups in place of one, of other devices and other numbers.
+// Splits some sites into two groups of nodes with other devices and other numbers.
 inline void AddGroups(Prng& prng, ClusterSpec& cluster) {
   std::vector<SiteSpec> sites;
   for (const SiteSpec& site : cluster.sites) {
@@ -243,7 +243,7 @@ inline int64_t SpaceSize(const PlanRequest& request) {
   return space->size();
 }
 
-// Of either kind, with 2,000 to 50,000 genomes.
+// A request of either kind, with 2,000 to 50,000 genomes.
 inline PlanRequest RandomSearchableRequest(Prng& prng) {
   while (true) {
     PlanRequest request = prng.Chance(1, 2) ? RandomRequest(prng) : RandomLayeredRequest(prng);

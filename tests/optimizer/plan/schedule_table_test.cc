@@ -40,8 +40,8 @@ PipelineCosts DrawCosts(std::mt19937_64& random, const PipelineShape& shape) {
   return costs;
 }
 
-// What is in flight of one stage, as the simulator measures it: its activations are one byte each, those of others
-// none.
+// Micro-batches in flight of one stage, as the simulator measures them: its activations are one byte each, those of
+// others none.
 int64_t MeasuredInFlight(const Schedule& schedule, PipelineCosts costs, int32_t stage) {
   const auto devices = static_cast<size_t>(costs.shape.devices);
   const auto stages = static_cast<size_t>(costs.shape.stages);

@@ -1,4 +1,4 @@
-// What the planner does with orders of sites and degrees that are left to it.
+// Tests the planner where orders of sites and degrees are left to it.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
@@ -108,7 +108,7 @@ TEST_CASE("an order of sites is searched and counted once, however it is come by
   request.cluster = EqualSites(6);
   const PlanResult result = *MakePlan(request);
   CHECK(result.plan.delta_n.empty());
-  // Of so many equal sites one order is enough, and no number of ranks counts twice.
+  // One order stands for all orders of equal sites, and no number of ranks counts twice.
   int64_t genomes = 0;
   SiteOrder sites;
   for (const SiteSpec& site : request.cluster.sites) {

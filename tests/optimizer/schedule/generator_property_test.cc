@@ -13,7 +13,7 @@ namespace {
 
 constexpr int kCases = 1000;
 
-// From low to high, smaller numbers more often.
+// Draws from low to high, smaller numbers more often.
 int32_t DrawSize(std::mt19937_64& random, int32_t low, int32_t high) {
   const int64_t top = Draw(random, low, Draw(random, low, high));
   return static_cast<int32_t>(Draw(random, low, top));

@@ -93,7 +93,7 @@ TEST_CASE("where memory keeps every schedule from the bound, the search proves i
 }
 
 TEST_CASE("a search of partial schedules finds what list and local search do not", "[scheduler]") {
-  // Of 245 micro-batches in tight memory, 3.2 % from the bound before.
+  // A case of 245 micro-batches in tight memory; before, 3.2 % from the bound.
   const PipelineCosts costs = MakeSitedCase(126).costs;
   const AutoSchedule found = FindSchedule(costs, {.evaluations = 7'000}).value();
   CheckHonest(costs, found);
@@ -101,7 +101,7 @@ TEST_CASE("a search of partial schedules finds what list and local search do not
 }
 
 TEST_CASE("tuning finds a rhythm that many micro-batches share", "[scheduler]") {
-  // Of 99 micro-batches in tight memory, with nothing but the targets of the list scheduler 3.0 % from the bound.
+  // A case of 99 micro-batches in tight memory; with the list scheduler's targets alone 3.0 % from the bound.
   const PipelineCosts costs = MakeSitedCase(235).costs;
   const AutoSchedule found = FindSchedule(costs, {.evaluations = 7'000}).value();
   CheckHonest(costs, found);

@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// Whether every F and I of `schedule` starts by its latest start for the very iteration that the schedule has.
+// True when every F and I of `schedule` starts by its latest start for the schedule's own iteration time.
 bool StartsInTime(const PipelineCosts& costs, const Schedule& schedule) {
   const Instance instance = MakeInstance(costs);
   const SimulationResult simulated = Simulate(schedule, costs, {.record_timeline = true}).value();

@@ -75,7 +75,7 @@ TEST_CASE("several stages on a device", "[scheduler]") {
   }
 }
 
-// What is recomputed for I is kept for W, so I takes more memory than it frees.
+// Activations recomputed for I are kept for W, so I takes more memory than it frees.
 TEST_CASE("where W keeps more than F did, forwards leave room for it", "[scheduler]") {
   for (const bool back_again : {false, true}) {
     for (const int64_t room : {6, 7, 9, 14, 40}) {

@@ -27,7 +27,7 @@ std::vector<int32_t> AllStages(const PipelineCosts& costs) {
   return stages;
 }
 
-// Of a pipeline of all stages, in order.
+// Schedule of a pipeline of all stages, in order.
 Schedule ScheduleOf(const PipelineCosts& costs, const StateSearchResult& found) {
   const Instance instance = MakeInstance(costs);
   Sequences sequences(found.turns.size());

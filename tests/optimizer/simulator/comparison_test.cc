@@ -26,7 +26,7 @@ PipelineCosts Costs(int32_t stages, int32_t micro_batches) {
   return costs;
 }
 
-// What workers would report if the world were as `truth` says.
+// Reports that workers would send if the world were as `truth` says.
 std::vector<MeasuredIteration> Measure(const Schedule& schedule, const PipelineCosts& truth, int iterations,
                                        int64_t late_ns = 0) {
   const SimulationResult result = Simulate(schedule, truth, {.record_timeline = true}).value();

@@ -24,8 +24,8 @@ PipelineCosts EqualStages(int32_t devices, int32_t micro_batches, double forward
   return costs;
 }
 
-// From a device's first start to its last end, of the device where it is longest. The papers count so, because their
-// devices go on to the weight update without waiting for each other.
+// Longest time of a device from its first start to its last end. The papers count so, because their devices go on to
+// the weight update without waiting for each other.
 int64_t LongestSpanNs(const SimulationResult& result) {
   int64_t longest_ns = 0;
   for (const std::vector<ActionTiming>& device : result.timeline) {

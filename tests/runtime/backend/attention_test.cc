@@ -88,7 +88,7 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
   auto state = backend.Attention(shape, tensor(q), tensor(k), tensor(v), out.view(), MemoryCategory::kActivations);
   REQUIRE(state.ok());
   CHECK(state->statistics.dtype() == type);
-  // In bf16 the probabilities are rounded and then the sum; of the gradients, what they are made of as well.
+  // The probabilities and then the sum are rounded in bf16; for the gradients, their inputs as well.
   CHECK(RelativeError(out.values(), expected.out) < 2 * Tolerance(type, 2.5e-6));
   CHECK(out.IntactBetweenRows());
 

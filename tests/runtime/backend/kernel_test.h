@@ -1,4 +1,4 @@
-// What the kernel tests share: random operands, a backend, comparison with fp64 results.
+// Shared by the kernel tests: random operands, a backend, comparison with fp64 results.
 #pragma once
 
 #include <algorithm>
@@ -36,7 +36,7 @@ inline BFloat16 NearestBf16(float value) {
   return {below < above || (below == above && toward_zero % 2 == 0) ? toward_zero : away};
 }
 
-// As near to the values as a matrix of the type can hold.
+// The values rounded to what a matrix of the type can hold.
 inline std::vector<float> Held(DType dtype, std::vector<float> values) {
   if (dtype == DType::kBf16) {
     std::ranges::transform(values, values.begin(), [](float value) { return ValueOf(NearestBf16(value)); });
@@ -79,7 +79,7 @@ class Matrix {
     return values;
   }
 
-  // Whether nothing was written between the rows.
+  // True when nothing was written between the rows.
   bool IntactBetweenRows() const {
     for (int64_t i = 0; i < view_.rows; ++i) {
       const std::byte* row = view_.data + i * view_.stride * ByteSize(view_.dtype);
@@ -159,7 +159,7 @@ inline std::vector<float> ValuesOf(const Tensor& tensor) {
   return values;
 }
 
-// Of a kernel whose result is rounded once to the type, where fp32 alone would allow for `fp32`.
+// Tolerance for a kernel whose result is rounded once to the type, where fp32 alone would allow for `fp32`.
 inline double Tolerance(DType dtype, double fp32) { return fp32 + (dtype == DType::kBf16 ? 0x1p-8 : 0); }
 
 // Largest difference, relative to the largest expected magnitude.

@@ -76,7 +76,7 @@ TEST_CASE("products agree with fp64 loops, accumulating or not, with rows apart 
 }
 
 TEST_CASE("sums of products are added in fp32 and rounded once, whatever the types") {
-  // Of integers they are exact, as long as nothing is rounded on the way.
+  // Sums of integers are exact as long as nothing is rounded on the way.
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
   const auto kind = GENERATE(cpu::Bf16Products::kNative, cpu::Bf16Products::kConverted);

@@ -64,7 +64,7 @@ TEST_CASE("an embedding gathers rows, and its gradient adds repeated tokens in o
   }
 }
 
-// Where each of `slices` begins; the sizes differ by one at most.
+// Beginnings of `slices` slices, whose sizes differ by one at most.
 std::vector<int64_t> Slices(int64_t size, int64_t slices) {
   std::vector<int64_t> begins;
   for (int64_t i = 0; i <= slices; ++i) {

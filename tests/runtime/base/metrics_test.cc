@@ -142,7 +142,7 @@ TEST_CASE("threads count while others scrape") {
   CHECK(SeriesValue(registry.Text(), "geopipe_transport_reconnects_total") == 22);
 }
 
-// What `promtool check metrics` asks for, for where there is none.
+// Rules of `promtool check metrics`, for machines without it.
 TEST_CASE("names are in base units, counters end in _total, and all have a meaning") {
   std::set<std::string_view> names;
   for (const MetricSpec* spec : metrics::kAll) {

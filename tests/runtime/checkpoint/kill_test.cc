@@ -146,8 +146,8 @@ TEST_CASE("of a process that is killed while it writes checkpoints the newest co
   CHECK(within > 20);
 }
 
-// Of the system calls that change a file system; "" of others, of which a sanitizer makes some at random. Some machines
-// have the variants with a folder alone.
+// Names a system call that changes a file system; "" for others, of which a sanitizer makes some at random. Some
+// machines have the variants with a folder alone.
 std::string NameOf(int64_t call) {
   switch (call) {
     case SYS_openat:
@@ -238,7 +238,7 @@ class TracedWriter {
     REQUIRE(waitpid(child_, &status_, 0) == child_);
     ended_ = WIFEXITED(status_);
   }
-  // To the next beginning or end of a system call.
+  // Runs to the next beginning or end of a system call.
   bool Stop() {
     REQUIRE(ptrace(PTRACE_SYSCALL, child_, nullptr, nullptr) == 0);
     Wait();

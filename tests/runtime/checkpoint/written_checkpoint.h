@@ -15,7 +15,7 @@
 
 namespace geopipe {
 
-// In the names of the files.
+// Tag in the names of the files.
 inline constexpr std::string_view kTag = "1-3";
 
 ModelSpec SmallModel(int64_t layers, bool tied = false);
@@ -24,7 +24,7 @@ ModelSpec SmallModel(int64_t layers, bool tied = false);
 // are among them.
 std::vector<float> StateValues(int64_t iteration, std::string_view tensor, int64_t elements);
 
-// Whether the bits are the same: NaN equals NaN.
+// True when the bits are the same: NaN equals NaN.
 bool SameBits(const std::vector<float>& a, const std::vector<float>& b);
 
 // All tensors of the files of a unit, weights first.

@@ -49,7 +49,7 @@ struct Case {
 
 float FloatOf(uint16_t bf16) { return std::bit_cast<float>(static_cast<uint32_t>(bf16) << 16); }
 
-// By its definition: the nearer of the two neighbours, the even one where both are as near.
+// Rounds by definition: to the nearer of the two neighbours, to the even one where both are as near.
 uint16_t Bf16Of(float value) {
   const auto low = static_cast<uint16_t>(std::bit_cast<uint32_t>(value) >> 16);
   if (FloatOf(low) == value) {
@@ -262,7 +262,7 @@ std::vector<Case> AllCases(int32_t size, int64_t count, uint64_t seed) {
   return cases;
 }
 
-// What went wrong, on any thread.
+// Faults found on any thread.
 class Faults {
  public:
   void Add(const std::string& what) {
@@ -496,7 +496,7 @@ void CheckDeadline(const GroupFactory& make) {
     }
   });
   CHECK(faults.text() == "");
-  // Where it comes late it may find what they left, or hear that they have gone; and does not find them again.
+  // A latecomer may find what the others left or hear that they have gone; a second barrier finds nobody.
   static_cast<void>(RunBarrier(*group[1]));
   CHECK(absl::IsDeadlineExceeded(RunBarrier(*group[1])));
 }

@@ -1,5 +1,5 @@
-// What every communicator has to do, whatever the device and the medium, against a plain reference: for the tests of
-// each.
+// Checks for tests of communicators: what each has to do, whatever the device and the medium, against a plain
+// reference.
 #pragma once
 
 #include <cstdint>

@@ -55,7 +55,7 @@ struct Result {
   int64_t pending_records = 0;
 };
 
-// Of one rank; outlives what it has sent.
+// Memory of one rank; outlives what it has sent.
 struct Memory {
   explicit Memory(bool toy)
       : device(toy ? std::make_unique<ToyDevice>() : nullptr),
@@ -157,8 +157,8 @@ std::vector<Result> Train(ScheduleKind kind, CommMode comm, bool tied, bool toy)
   return results;
 }
 
-// In blocking mode too: a rank then waits for its peer's acknowledgement, as it waits for inputs, and not for its
-// device to make the message.
+// The rule holds in blocking mode too: a rank then waits for its peer's acknowledgement, as it waits for inputs, and
+// not for its device to make the message.
 TEST_CASE("a pipeline over two devices has the processor's bits, and waits for each once an iteration, at its end") {
   const ScheduleKind kind = GENERATE(ScheduleKind::kZbH1, ScheduleKind::kZbV, ScheduleKind::kInterleaved);
   const CommMode comm = GENERATE(CommMode::kNonBlocking, CommMode::kBlocking);

@@ -78,7 +78,7 @@ TEST_CASE("two tensor ranks, two replicas and two stages agree with PyTorch over
   }
 }
 
-// With a rate that stays and enough iterations to learn in.
+// The learning rate stays constant, and there are enough iterations to learn in.
 TEST_CASE("in bf16 a grid learns like in fp32, within 2 % over 100 iterations, and with the same bits in every run") {
   const std::string folder = std::string(GEOPIPE_SOURCE_DIR) + "/tests/golden/engine/";
   GridOptions options;

@@ -36,7 +36,7 @@ struct GridOptions {
   int64_t first_iteration = 0;
   std::function<std::unique_ptr<TokenSource>(const Rank& rank)> tokens = {};  // of each rank anew; empty: random
   WeightSource* state = nullptr;  // before the first iteration, read by all ranks at once; null: random weights
-  // What a rank has come to, stage by stage, on the rank's thread; may be null.
+  // Called with each stage at the end, on its rank's thread; may be null.
   std::function<absl::Status(const Rank& rank, TransformerStage& stage, const TransformerStageOptions& options)> at_end;
 
   std::string name() const;

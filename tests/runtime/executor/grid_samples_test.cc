@@ -102,7 +102,7 @@ class Recorded {
     };
     return TrainGrid(options);
   }
-  // Of the latest run, in the order of reading.
+  // Batches of the latest run, in the order of reading.
   const std::vector<Batch>& ReadBy(const Rank& rank) { return read_[Key(rank)]; }
 
  private:
@@ -151,7 +151,7 @@ std::vector<Batch> ExpectedOf(const std::vector<Sample>& sequence, int64_t repli
   return batches;
 }
 
-// What ranks of the pipeline's first and last stage have read; the others nothing.
+// Checks what ranks of the pipeline's first and last stage have read, and that the others read nothing.
 void CheckReads(Recorded& recorded, const std::vector<Sample>& sequence, const GridOptions& options) {
   const ProcessGrid& grid = options.grid;
   std::map<std::pair<int32_t, int32_t>, std::vector<Sample>> together;  // over replicas, by pipeline and tensor rank

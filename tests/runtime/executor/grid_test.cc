@@ -1,4 +1,4 @@
-// Whatever divides the model over ranks, and whatever puts their work in order, trains the same: against one process
+// Checks that every division of the model over ranks and every order of their work trains the same: against one process
 // to the precision of sums in another order, and to the bit where the order of sums is said to be one.
 #include <fmt/format.h>
 

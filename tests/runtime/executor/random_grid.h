@@ -16,7 +16,7 @@ GridOptions SmallGrid(bool tied, int64_t kv_heads);
 // Makes it any grid of up to 8 ranks, with any schedule and whatever else divides or orders the work.
 void Randomise(std::mt19937_64& random, GridOptions& options);
 
-// What must have the same bits: those with an equal one.
+// Grids with equal orders of sums must have the same bits.
 using SumOrder = std::tuple<int32_t, int32_t, bool, int64_t, bool>;
 SumOrder OrderOf(const GridOptions& options);
 

@@ -1,4 +1,4 @@
-// What a stage holds is exactly what the planner's memory model says, and all of it comes back.
+// Checks that a stage holds exactly what the planner's memory model says, and that all of it comes back.
 #include <catch2/catch.hpp>
 #include <utility>
 

@@ -28,7 +28,7 @@ absl::Status RandomTokens::Read(int64_t iteration, int64_t first_sample, int64_t
 
 absl::Status LargeRandomWeights::Read(std::string_view name, const std::vector<int64_t>& shape,
                                       std::span<float> values) {
-  // As a matrix, so that norms get random numbers too.
+  // Reads norms as a matrix too, so that they get random numbers.
   const absl::Status status = random_.Read(name, {1, static_cast<int64_t>(values.size())}, values);
   for (float& value : values) {
     value = shape.size() < 2 ? 1 + 10 * value : 12 * value;

@@ -62,10 +62,10 @@ class PipelineDriver {
   // Accumulate, the norm over all stages in order of the names, Update.
   IterationResult Iterate(int64_t iteration, DriveOrder order);
 
-  // Of stage i, when its device has done all that it was given.
+  // Scalars of stage i, once its device has done all that it was given.
   IterationScalars Scalars(size_t i, bool norm_terms);
   double Loss() { return *Scalars(size() - 1, /*norm_terms=*/false).loss; }
-  // Of whichever stage accounts for it.
+  // Gradient or value at the stage that accounts for it.
   std::vector<float> Gradient(std::string_view name);
   std::vector<float> Value(std::string_view name);
 

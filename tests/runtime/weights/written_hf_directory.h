@@ -26,7 +26,7 @@ struct TensorContent {
 void WriteShardedBf16(const std::string& folder, const ModelSpec& model,
                       const std::function<std::vector<float>(const ParameterTensor& tensor)>& values);
 
-// By name, of all .safetensors files. REQUIREs that each can be read and that no two hold the same tensor.
+// Tensors of all .safetensors files by name. REQUIREs that each can be read and that no two hold the same tensor.
 std::map<std::string, TensorContent> TensorsIn(const std::string& folder);
 
 // The names of the tensors of which dtype, shape or a byte differ, or that one alone has.

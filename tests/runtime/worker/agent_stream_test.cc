@@ -75,7 +75,7 @@ class FakeAgent final : public v1::WorkerService::Service {
   std::unique_ptr<grpc::Server> server_;
 };
 
-// What a stream posts.
+// Events that a stream posts.
 class Events {
  public:
   std::function<void(WorkerEvent)> post() {

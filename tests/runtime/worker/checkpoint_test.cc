@@ -97,7 +97,7 @@ class Run {
                })
         .checkpoint();
   }
-  // By the first worker, from what all have reported; its error.
+  // Lets the first worker complete the checkpoint from what all have reported; returns its error.
   std::string Complete(int64_t iteration) {
     v1::WorkerCommand command;
     command.set_epoch(1);
@@ -123,7 +123,7 @@ class Run {
     command.mutable_checkpoint()->set_iteration(iteration);
     cluster_.Command(rank, command);
   }
-  // Of each iteration, by number.
+  // Numbers of each iteration.
   std::map<int64_t, std::pair<double, double>> Numbers() {
     std::map<int64_t, std::pair<double, double>> numbers;
     for (int32_t rank = 0; rank < ranks_; ++rank) {
@@ -282,7 +282,7 @@ TEST_CASE("a worker goes back to a checkpoint, with another plan too, and repeat
   prepare.set_epoch(2);
   prepare.mutable_prepare()->set_first_iteration(4);
   run.cluster().Command(0, prepare);
-  // What it holds is the state before iteration 6, so without a checkpoint it cannot.
+  // The worker holds the state before iteration 6, so without a checkpoint it cannot go on from iteration 4.
   const auto failed = run.cluster().Await(0, [](const v1::WorkerReport& report) { return report.has_failure(); });
   CHECK(failed.failure().message() ==
         "told to go on from iteration 4 of epoch 0, but this worker has no such state of rank 0");

@@ -1,4 +1,4 @@
-// How a worker speaks with its agent, and what it does without one.
+// Tests how a worker speaks with its agent, and what it does without one.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>

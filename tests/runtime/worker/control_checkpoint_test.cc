@@ -1,5 +1,5 @@
-// What a worker's control makes of checkpoints: each order and each turn is answered by one report, whatever training
-// and the writer are at.
+// Tests a worker's control of checkpoints: each order and each turn is answered by one report, whatever training and
+// the writer are at.
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <string>
@@ -29,7 +29,7 @@ CheckpointWritten WrittenOf(int64_t iteration) {
 
 const absl::Status kBusy = absl::UnavailableError("the one before is still being written");
 
-// In epoch 3, which ends at iteration 10.
+// A worker in epoch 3, which ends at iteration 10.
 struct Training : Harness {
   Training() {
     Open();

@@ -65,7 +65,7 @@ class Harness {
     Message(std::move(message));
   }
   void Break(const absl::Status& status = absl::UnavailableError("gone")) { Step(StreamClosed{stream_, status}); }
-  // In steps of a second, each with what `each` does.
+  // Passes the time in steps of a second, each with what `each` does.
   template <class Each>
   void Pass(int64_t seconds, const Each& each) {
     for (int64_t i = 0; i < seconds; ++i) {
@@ -88,7 +88,7 @@ class Harness {
     }
   }
 
-  // How often an effect has come.
+  // Counts the effects of one kind.
   template <class Effect>
   int Count() const {
     int count = 0;
@@ -181,7 +181,7 @@ inline TrainingReturned ReturnedOf(uint64_t epoch, int64_t next_iteration, absl:
   return {.epoch = epoch, .status = std::move(status), .states = StatesAt(epoch, next_iteration), .peaks = {}};
 }
 
-// Up to training.
+// Drives the worker to training.
 inline void Train(Harness& worker, uint64_t epoch, int64_t first_iteration = 0) {
   worker.Command(PrepareOf(epoch, first_iteration));
   worker.Step(PreparedOf(epoch, first_iteration));

@@ -54,7 +54,7 @@ std::unique_ptr<Corpus> Tokens(const std::string& path, int64_t vocab_size = 10)
   return *std::move(corpus);
 }
 
-// What the checker tells.
+// Waits for what the checker tells.
 class Listener {
  public:
   DataChecker::Tell tell() {

@@ -18,8 +18,8 @@
 namespace geopipe {
 namespace {
 
-// Where an iteration is abandoned: after so many calls of one rank's engines. The others get as far as they can, but
-// none updates its weights, as when a rank has not begun the iteration.
+// Abandons an iteration after so many calls of one rank's engines. The others get as far as they can, but none updates
+// its weights, as when a rank has not begun the iteration.
 class Disturbance {
  public:
   void Arm(int64_t iteration, int32_t rank, int32_t call, std::function<void()> abandon) {
@@ -264,7 +264,7 @@ Numbers Disturbed(const JobSpec& job, const RunOptions& run, int32_t count, int3
   for (int32_t rank = 0; rank < count; ++rank) {
     bool again = true;
     for (int32_t call = rank % stride; again; call += stride) {
-      // At first behind one that is finished, whose report is still to come.
+      // The first abandoned iteration of each rank follows a finished one, whose report is still to come.
       const int64_t iteration = ranks.next_iteration() + (call < stride ? 1 : 0);
       ranks.disturbance.Arm(iteration, rank, call, [&] { ranks.EndAll(iteration); });
       ranks.Train(kIterations);

@@ -101,7 +101,7 @@ class Nodes {
     std::ranges::copy(by_iteration | std::views::values, std::back_inserter(losses));
     return losses;
   }
-  // On every node, from what all ranks have written.
+  // Completes the checkpoint on every node, from what all ranks have written.
   void Complete(int64_t iteration) {
     v1::WorkerCommand command;
     command.set_epoch(1);
@@ -235,7 +235,7 @@ TEST_CASE("only what a rank needs is fetched") {
   Nodes run(before.job, {before.roots[0], before.roots[2]});
   run.Prepare(0, Saved(), {});
   run.Prepare(1, Saved(), {run.Source(0)});
-  // Of its own node's it lacks nothing, of the other's everything: the source has none of it.
+  // Rank 0's node has all the files it needs; rank 1's lacks all of its own, and the source has none of them.
   CHECK(run.Prepared(0).message().empty());
   const v1::FailureReport failure = run.Prepared(1);
   CHECK_THAT(failure.message(), Contains("of the checkpoint before iteration 2 cannot be fetched (site0 at ") &&

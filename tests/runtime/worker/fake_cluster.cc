@@ -20,7 +20,7 @@ namespace {
 constexpr int32_t kMicroBatches = 8;
 constexpr uint64_t kAgentIncarnation = 1;
 
-// What an agent says once a second.
+// The heartbeat of an agent, sent once a second.
 AgentSaid BeatOn(AgentStreamId stream) {
   AgentSaid beat{.stream = stream, .message = {}};
   beat.message.set_agent_incarnation(kAgentIncarnation);

@@ -48,22 +48,22 @@ class FakeCluster {
   ~FakeCluster();
 
   WorkerCore& worker(int32_t index) { return *workers_[index]; }
-  // Of the checkpoint files of a worker's node.
+  // Server of the checkpoint files of a worker's node.
   FileServer& file_server(int32_t index) { return *file_servers_[index]; }
-  // As if the agent had sent it.
+  // Gives the worker a command as if the agent had sent it.
   void Command(int32_t index, v1::WorkerCommand command);
 
   // The first report of worker `index` that `matches`, waiting for it; fails the test after a minute.
   v1::WorkerReport Await(int32_t index, const std::function<bool(const v1::WorkerReport&)>& matches);
   // The same of any worker.
   v1::WorkerReport AwaitAny(const std::function<bool(const v1::WorkerReport&)>& matches);
-  // What the check of the worker's data finds first, waiting for it; fails the test after a minute.
+  // Waits for the first finding of the check of the worker's data; fails the test after a minute.
   v1::DataCheckReport AwaitDataCheck(int32_t index);
   // All numbered reports of a worker so far.
   std::vector<v1::WorkerReport> reports(int32_t index) const;
   // The metrics of a worker as a scrape would get them.
   std::string MetricsText(int32_t index);
-  // How the worker ended, waiting for it; fails the test after a minute.
+  // Waits for the worker's exit; fails the test after a minute.
   ExitWorker AwaitExit(int32_t index);
 
  private:

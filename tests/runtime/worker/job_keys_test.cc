@@ -137,7 +137,7 @@ std::string Planned(const JobSpec& job) {
   return text;
 }
 
-// What one worker makes of the job: its losses and norms to the bit, or why it cannot.
+// Trains the job on one worker: its losses and norms to the bit, or why it cannot.
 std::string Trained(const JobSpec& job) {
   FakeCluster cluster(1);
   cluster.Command(0, PrepareCommandFor(job, {}, 1, 0));

@@ -1,4 +1,4 @@
-// What each mode takes from its category of memory, measured, beside formulas written down here: Korthikanti et al.'s
+// Measures the memory that each mode saves in its category, beside formulas written down here: Korthikanti et al.'s
 // (arXiv 2205.05198, table 2) for the layers of a Llama, ZeRO's (arXiv 1910.02054, figure 1) for model states.
 #include <fmt/format.h>
 
@@ -96,8 +96,9 @@ Formula FormulaOf(const MemorySetting& setting, const ModelSpec& model) {
   const double states = (master + 8) * divided / shared_over(1);
   formula.host = setting.offloads_optimizer ? states : 0;
   formula.optimizer = states - formula.host + 8 * norms;
-  // Of a token and layer: inputs of norms and products, and two reciprocal root mean squares, over the region; queries,
-  // keys, values, context and three of the gated product, over the tensor ranks; a probability per head and position.
+  // Kept for a token and layer: inputs of norms and products, and two reciprocal root mean squares, over the region;
+  // queries, keys, values, context and three of the gated product, over the tensor ranks; a probability per head and
+  // position.
   const double region = 4 * e * h / r + 8 / r;
   const double inner = e * (2 * h + 2 * k + 3 * f) / t;
   const double probabilities =
@@ -116,7 +117,7 @@ TEST_CASE("each mode takes from its category what its formula says") {
   const TempDir folder;
   const std::string text_path = WriteText(folder);
   constexpr double kStatesTolerance = 1e-3;  // replicas divide a bucket into runs of equal length
-  // Of what twelve micro-batches keep: what the backward of one layer has of its own.
+  // Share of what twelve micro-batches keep that the backward of one layer needs for itself.
   constexpr double kActivationsTolerance = 0.04;
   fmt::print("KiB of a rank (of its formula)     {:>16} {:>16} {:>16} {:>16} {:>17}\n", "weights", "gradients",
              "optimizer", "host", "activations");

@@ -47,10 +47,10 @@ Schedule ScheduleOf(const Plan& plan);
 
 // A file to train on.
 std::string WriteText(const TempDir& folder);
-// For UCX, which looks when it is opened.
+// Makes UCX use the loopback device; UCX looks when it is opened.
 void UseLoopbackDevice();
 
-// Of each pipeline rank its modelled peak.
+// Modelled peak of each pipeline rank.
 std::vector<int64_t> PeaksOf(const std::vector<RankMemory>& modelled);
 
 // All ranks of one plan, over UCX on the loopback device.
@@ -62,7 +62,7 @@ class MemoryRun {
   // one.
   absl::Status Run(const std::vector<int64_t>& limits);
 
-  // In use when the rank was prepared; peaks of the whole run.
+  // Bytes in use when the rank was prepared; peaks of the whole run.
   int64_t prepared_bytes(size_t rank) const { return prepared_bytes_[rank]; }
   const RankMemory& peaks(size_t rank) const { return usage_[rank]; }
 

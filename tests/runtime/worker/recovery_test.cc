@@ -46,7 +46,7 @@ class KeptRank {
     return made.status();
   }
 
-  // Up to `end`, keeping each state. Returns the losses.
+  // Trains up to `end`, keeping each state. Returns the losses.
   std::vector<double> Train(int64_t end) {
     std::vector<double> losses;
     const absl::Status status = job->Train(

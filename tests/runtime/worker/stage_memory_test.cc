@@ -1,5 +1,5 @@
-// What whole ranks really take of memory, against the planner's model of it. No rank has a byte more than the model
-// says: a plan that fits in the model must neither fail when it is prepared nor while it runs.
+// Compares the memory that whole ranks really take with the planner's model of it. No rank has a byte more than the
+// model says: a plan that fits in the model must neither fail when it is prepared nor while it runs.
 #include <fmt/format.h>
 
 #include <algorithm>

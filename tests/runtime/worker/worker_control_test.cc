@@ -374,8 +374,8 @@ class RandomRun {
   int exits_ = 0;
 };
 
-// Whatever comes, in whatever order: reports are numbered without a gap, orders to the trainer never overlap, and there
-// is one exit.
+// Rules that hold whatever comes, in whatever order: reports are numbered without a gap, orders to the trainer never
+// overlap, and there is one exit.
 TEST_CASE("random events break no rule") {
   constexpr uint64_t kSeed = 16;
   INFO("seed " << kSeed);

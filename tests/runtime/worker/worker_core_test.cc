@@ -202,7 +202,7 @@ TEST_CASE("a wrong secret and an unknown command are failures") {
   CHECK(cluster.Await(2, IsFailure).failure().message() == "wrong secret");
 }
 
-// As the coordinator does it: end without a number, then with the one that a rank has told, then the next epoch.
+// The order is the coordinator's: end without a number, then with the one that a rank has told, then the next epoch.
 TEST_CASE("an epoch is ended in the midst of training, and the next one goes on with the same bits") {
   const TempDir dir;
   JobSpec job = SmallJob(dir.Write("text", SomeText()));

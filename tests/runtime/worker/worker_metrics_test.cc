@@ -43,7 +43,7 @@ Reported Sum(const std::vector<v1::WorkerReport>& reports) {
   return sum;
 }
 
-// What iterations have told last, of which none that tells no actions repeats the one before.
+// The peaks that iterations told last; an iteration that tells no actions must not repeat the peaks before it.
 v1::MemoryPeaks LastPeaks(const std::vector<v1::WorkerReport>& reports) {
   v1::MemoryPeaks last;
   for (const v1::WorkerReport& report : reports) {

@@ -102,7 +102,7 @@ TEST_CASE("what messages cost besides their link is in every boundary") {
   Fixture f;
   f.profile.messages = {{.site = "a", .node = "n0", .device = 0, .bytes = 65'536, .whole_ns = 900, .fixed_ns = 300},
                         {.site = "b", .node = "n0", .device = 0, .bytes = 131'072, .whole_ns = 900, .fixed_ns = 500}};
-  // Of the work per byte nothing is left: the link takes longer.
+  // The link takes longer than the work per byte and hides all of it: only the fixed work counts.
   CHECK(f.Costs()->boundaries[0].overhead_ns == 400);
   CHECK(f.Costs()->boundaries[0].acknowledgement_ns == 0);
   CHECK(f.Costs()->boundaries[1].overhead_ns == 500);  // site c has measured nothing
@@ -153,7 +153,7 @@ TEST_CASE("the weight update counts where nothing hides it") {
   const int64_t to_last = to_middle + 30 * kMs + 32'768'000;
   CHECK(f.Costs()->epilogue_ns == std::max({first, middle - 2 * to_middle - (40 + 62) - 21,
                                             last - 2 * to_last - (40 + 62) - (40 + 60) - (21 + 20)}));
-  // With clipping a stage's update begins when stage 0's terms have come.
+  // A clipped stage's update begins when stage 0's terms have come.
   f.job.training.grad_clip = 1.0;
   CHECK(f.Costs()->epilogue_ns ==
         std::max({first, middle + 20 * kMs - to_middle - 21, last + 50 * kMs - to_last - 41}));
@@ -226,7 +226,7 @@ struct Replicated : Fixture {
     profile.entries[0].site = "a";
   }
 
-  // What the reduction of so many parameters takes.
+  // Duration of the reduction of so many parameters.
   int64_t ReductionNs(int64_t parameters) const {
     const double bytes = 4.0 * static_cast<double>(parameters);
     const double shared = cluster.sites[0].network.per == NetworkSpec::Per::kNode ? 2 : 1;
@@ -259,7 +259,7 @@ TEST_CASE("ZeRO 2 scatters gradients behind every backward, and 3 gathers weight
     CHECK(std::abs(three.input_grad_ns + three.weight_grad_ns -
                    std::max({2 * layer_ns, 2 * half_ns, half_ns + layer_ns})) <= 2);
   }
-  // Of the last backward the last bucket is left; what AdamW updates need not be gathered for ZeRO 3.
+  // The last backward leaves its last bucket to reduce; ZeRO 3 need not gather what AdamW updates.
   const auto update_ns = [&](int32_t zero_stage) {
     f.plan.zero_stage = zero_stage;
     const PlanParts parts = *PartsOfPlan(f.job, f.cluster, CostSource(f.job, f.cluster, &f.profile), f.plan);

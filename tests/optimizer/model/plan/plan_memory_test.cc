@@ -64,7 +64,7 @@ TEST_CASE("messages: slots both ways, activations in flight here, gradients of w
   FourStages f;
   const int64_t message = 512 * 4096 * 4;
   f.job.training.grad_clip.reset();
-  // In flight 8, 7, 3, 1.
+  // Micro-batches in flight: 8, 7, 3, 1.
   CHECK(f.transport(0) == (8 + 8) * message);
   CHECK(f.transport(1) == ((8 + 7) + 7 + 1) * message);
   CHECK(f.transport(2) == ((7 + 3) + 3 + 4) * message);

@@ -13,7 +13,7 @@
 namespace geopipe {
 namespace {
 
-// What the job leaves open, fixed by chance.
+// The request with everything that the job leaves open fixed by chance.
 PlanRequest Pinned(PlanRequest request, Prng& prng) {
   ParallelismSpec& parallelism = request.job.parallelism;
   if (parallelism.tensor == 0) {

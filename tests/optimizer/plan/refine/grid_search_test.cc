@@ -101,7 +101,7 @@ TEST_CASE("pipeline ranks go where they are fast, not in proportion to the devic
 }
 
 TEST_CASE("a kind that genomes do not search is planned at the grid where it is the fastest itself") {
-  // Of these the search by genome takes the grid where what stands in for zb-v is the fastest.
+  // The search by genome would take the grid where zb-v's stand-in is the fastest.
   int planned = 0;
   for (uint64_t index = 0; planned < 3; ++index) {
     const PlanRequest request = OpenRequest(1, index);

@@ -80,7 +80,7 @@ TEST_CASE("a bucket goes through its site's network before the links, and after 
     bucket.gather_ns = 0;
   }
   CHECK(IterationNs({site, site}, 0, {100, 100}) == 1220 + 30);
-  // Without links to wait for, it is the network alone: two buckets, there and back.
+  // The network alone counts when there is no link to wait for: two buckets, there and back.
   for (ReplicaTiming::Bucket& bucket : site.buckets) {
     bucket.gather_ns = 20;
   }

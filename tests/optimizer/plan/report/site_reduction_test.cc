@@ -103,7 +103,7 @@ TEST_CASE("sites that links do not join, or that would take for ever, are told")
   CHECK(slow.status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
-// Of all trees of three of the links between four sites, with any root.
+// Shortest reduction over all trees of three of the links between four sites, with any root.
 int64_t LeastOfTrees(const ClusterSpec& cluster, int64_t bytes) {
   int64_t least_ns = std::numeric_limits<int64_t>::max();
   const size_t links = cluster.links.size();

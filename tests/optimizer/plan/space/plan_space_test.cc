@@ -94,8 +94,8 @@ TEST_CASE("the closed form of memory is the simulator's peak, no bound exceeds t
     const Genome niche{0, static_cast<int32_t>(candidate.mode.recompute), candidate.micro_batch, candidate.sequence};
     CHECK(space.model().BoundNs(candidate) >= space.LowerBoundNs(niche));
     CHECK(space.LowerBoundNs(niche) >= space.LowerBoundNs());
-    // What is composed from parts is what the cost model says of the whole plan. (The space is one of nonblocking
-    // plans, where nothing waits for an acknowledgement.)
+    // Costs composed from parts equal the cost model's of the whole plan. (The space is one of nonblocking plans, where
+    // nothing waits for an acknowledgement.)
     const PipelineCosts composed = space.model().CostsOf(candidate);
     const PipelineCosts whole =
         *CostsOfPlan(space.model().job(), cluster, CostSource(space.model().job(), cluster, nullptr), plan);

@@ -1,4 +1,4 @@
-// What a server of checkpoint files says to those who know the secret, and to everybody else.
+// Tests what a server of checkpoint files says to those who know the secret, and to everybody else.
 #include "runtime/checkpoint/exchange/file_server.h"
 
 #include <sys/stat.h>
@@ -22,7 +22,7 @@ class RawClient {
     stream = *std::move(connected);
   }
 
-  // Up to where requests may come; false: the server hung up.
+  // Goes up to where requests may come; false: the server hung up.
   bool Enter(const std::string& secret) {
     const ExchangeGreeting greeting{.nonce = FreshNonce(), .site = "south"};
     REQUIRE(SendMessage(stream, greeting, InAMinute()).ok());

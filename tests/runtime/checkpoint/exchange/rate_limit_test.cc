@@ -15,7 +15,7 @@ TEST_CASE("a rate is kept on average, whatever the sizes") {
     now_ns = limit.Take(now_ns, bytes);
     taken += bytes;
   }
-  // What a late thread may catch up with is given at the start.
+  // The allowance for a late thread is given at the start.
   CHECK(now_ns == 5'000 * kMs - 100 * kMs + taken * 1000);
 }
 

@@ -46,7 +46,7 @@ absl::Status Refused(const std::string& folder, const std::string& output, const
   return summary.status();
 }
 
-// As a job that starts from the directory reads it.
+// Reads the tensor as a job that starts from the directory does.
 std::vector<float> Imported(const std::string& output, const ParameterTensor& tensor) {
   const absl::StatusOr<HfDirectory> directory = HfDirectory::Open(output);
   INFO(directory.status());

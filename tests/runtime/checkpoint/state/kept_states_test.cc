@@ -1,5 +1,5 @@
-// What a rank keeps in memory is there, whole and to the last bit, for the process that follows, whenever the one
-// before was killed.
+// Checks that what a rank keeps in memory is there, whole and to the last bit, for the process that follows, whenever
+// the one before was killed.
 #include "runtime/checkpoint/state/kept_states.h"
 
 #include <fcntl.h>
@@ -38,7 +38,7 @@ UniqueFd NewMemory() {
   return fd;
 }
 
-// What a process has that is started with the memory.
+// The states that a process started with the memory has.
 KeptStates Opened(const UniqueFd& memory) {
   absl::StatusOr<KeptStates> states = KeptStates::Open(UniqueFd(fcntl(memory.get(), F_DUPFD_CLOEXEC, 3)));
   INFO(states.status());
@@ -115,7 +115,7 @@ class KeepingRank {
 
   ToyDevice& toy() { return *device_; }
 
-  // Whether all that is kept of the state is what it was, the values of `content`.
+  // True when everything kept of the state has the values of `content`.
   bool IsWhole(const KeptStates& kept, const StateIdentity& state, const StateIdentity& content) const {
     return std::ranges::all_of(std::vector{0, 3}, [&](int32_t stage) {
       const auto source = kept.Read(kOwner, state, stage);

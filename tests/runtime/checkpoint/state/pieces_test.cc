@@ -1,4 +1,5 @@
-// What any grid of ranks has written any other reads, each of its pieces; and each byte is written once.
+// Checks that whatever any grid of ranks has written, any other can read, each its own pieces; and that each byte is
+// written once.
 #include <fmt/format.h>
 
 #include <algorithm>

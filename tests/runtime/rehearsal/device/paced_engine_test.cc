@@ -260,7 +260,7 @@ TEST_CASE("tensor ranks begin an action together: none before the last has input
   CHECK(clock.NowNs() == 140);
   other.other_ns = 90;  // was there before: this rank is the last
   CHECK(paced.Forward(150).begun_ns() == 150);
-  // What passes until the rank hears of it is lateness of a thread, and no arithmetic.
+  // The time until the rank hears of it is lateness of a thread, and no arithmetic.
   other.other_ns = 300;
   other.heard_after_ns = 170;
   const Completion input_grad = paced.BackwardInput(260);

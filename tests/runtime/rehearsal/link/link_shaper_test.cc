@@ -159,7 +159,7 @@ TEST_CASE("a frame is due as of when it was ready, however late it is handed ove
   REQUIRE(world.below.arrivals.size() == 3);
   CHECK(world.below.due_ns ==
         std::vector<int64_t>{1013 * kMs + 8000, 1013 * kMs + 16'000, 1020 * kMs + kMs / 4 + 8000});
-  // None arrives sooner than the latency after it was handed over.
+  // No message arrives sooner than the latency after it was handed over.
   CHECK(world.below.arrivals[0].second == 1020 * kMs);
   CHECK(world.below.arrivals[1].second == 1020 * kMs);
   CHECK(world.below.arrivals[2].second == 1020 * kMs + kMs / 4 + 8000);

@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// What one rank hears, laid down before; and what it tells.
+// The transport of one rank: what it hears is laid down before, and what it tells is kept.
 class Mailbox final : public MessageTransport {
  public:
   Mailbox(Allocator& allocator, const ActionWatch& watch) : allocator_(allocator), watch_(watch) {}

@@ -78,7 +78,7 @@ struct World {
     network.Connect(clock.NowNs());
   }
 
-  // To the end of the probe, or for ten seconds. Time goes to whatever is due next, and `late_ns` farther.
+  // Runs to the end of the probe, or for ten seconds. Time advances to whatever is due next, and `late_ns` farther.
   void Run(const std::function<int64_t()>& late_ns = [] { return 0; }) {
     const int64_t end_ns = clock.NowNs() + 10 * kS;
     began_ns = clock.NowNs();

@@ -14,7 +14,7 @@ constexpr uint64_t kSequences = 1'000;
 constexpr uint64_t kSequences = 10'000;
 #endif
 
-// From a quiet network to a miserable one.
+// Draws anything from a quiet network to a miserable one.
 LoopbackFaults DrawFaults(uint64_t seed) {
   SplitMix64 random(seed ^ 0xFA0175);
   LoopbackFaults faults;

@@ -50,7 +50,7 @@ TEST_CASE("on one host a grant waits for the acknowledgement of what arrives, if
     pair.receiver.Post(kForward, {.id = first->slot_id, .memory = pair.memory[first->slot_id]});
     INFO(same_host);
     CHECK(pair.Move(pair.receiver, pair.sender) == (same_host ? 0 : 1));
-    // With what comes next all slots are known to be free.
+    // The next frames tell the sender that all slots are free.
     pair.FireTimer();
     pair.Settle();
     while (const auto delivery = pair.receiver.NextDelivery()) {

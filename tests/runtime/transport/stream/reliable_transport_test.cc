@@ -156,7 +156,7 @@ TEST_CASE("a lossy network changes nothing for the user") {
   }
   const ReliableTransport::Stats stats = world.ends[0]->stats();
   CHECK(stats.streams.frames_resent > 0);
-  // What was sent again counts once.
+  // A message that was sent again counts once.
   REQUIRE(stats.peers.size() == 1);
   REQUIRE(stats.peers[0].between_stages.size() == 1);
   CHECK(stats.peers[0].between_stages[0].kind == MessageKind::kActivation);

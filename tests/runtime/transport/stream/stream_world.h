@@ -171,7 +171,7 @@ class StreamWorld {
     }
 
     void OnFrame(PeerId /*from*/, const Frame& frame) override { stream.OnFrame(now_ns, frame); }
-    // What a network alters must be checksummed.
+    // Frames must have checksums on a network that alters them.
     void OnPeerUp(PeerId /*peer*/) override { stream.OnPeerUp(now_ns, !world.alters_); }
     void OnPeerDown(PeerId /*peer*/, const absl::Status& /*why*/) override { stream.OnPeerDown(now_ns); }
 

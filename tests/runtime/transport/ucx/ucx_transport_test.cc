@@ -325,7 +325,7 @@ TEST_CASE("every port that listens is of the range") {
   CHECK(*opened.rbegin() <= range.last);
 }
 
-// As many connections to `address` as a stranger likes who knows UCX and nothing else.
+// Opens `count` connections to `address`, as a stranger can who knows UCX and nothing else.
 class Strangers {
  public:
   Strangers(const std::string& address, int count) : context_(*OpenUcpContext({.frame_bytes = 64 * 1024})) {
