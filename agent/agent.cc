@@ -13,8 +13,8 @@
 namespace geopipe::agent {
 namespace {
 
-// This process is woken more often; when more time has passed, it was stopped, and nobody else is to blame for the
-// rest.
+// The process is woken more often than this: a longer gap means that it was stopped itself, and the excess is nobody
+// else's silence.
 constexpr int64_t kMaxAwakeNs = 1'000'000'000;
 
 WorkerFleetOptions FleetOptions(const AgentOptions& options) {
@@ -68,7 +68,7 @@ int64_t Agent::next_deadline_ns() const {
   if (!shutting_down_ && fleet_.listed()) {
     next_ns = std::min(next_ns, link_.next_deadline_ns());
   }
-  // Who measures the silence of others has to know when it was stopped itself.
+  // A process that measures the silence of others has to know when it was stopped itself.
   const bool listens = fleet_.listens() || link_.registered();
   return listens ? std::min(next_ns, *last_step_ns_ + kMaxAwakeNs) : next_ns;
 }
@@ -162,7 +162,7 @@ void Agent::StopProbes(Effects& effects) {
 void Agent::OnShutdown(int64_t now_ns, const std::string& reason, Effects& effects) {
   if (config_.die_with_parent) {
     effects.emplace_back(WriteLog{LogLevel::kInfo, fmt::format("{}: stopping the workers", reason)});
-    // Asked twice, it waits no longer.
+    // A second request ends the wait.
     fleet_.StopAll(now_ns, shutting_down_ ? 0 : options_.shutdown_grace_ns, reason, effects);
   } else {
     effects.emplace_back(WriteLog{

@@ -39,9 +39,9 @@ struct AgentOptions {
   uint64_t known_coordinator = 0;  // CoordinatorLinkOptions
   std::string incarnation_file = "the state folder";
   WorkerFleetOptions fleet;  // its incarnation is this process's
-  // What stopped workers get at shutdown before they are killed.
+  // Grace that stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
-  // At once: each has UCX open and a thread.
+  // Probes at once; each has UCX open and a thread.
   size_t max_probes = 4;
 };
 

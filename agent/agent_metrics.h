@@ -14,9 +14,9 @@ class AgentMetrics {
   // The registry outlives the metrics.
   AgentMetrics(MetricRegistry& registry, const AgentConfig& config);
 
-  // Before the core gets it, on the core's thread.
+  // Counts an event before the core gets it, on the core's thread.
   void OnEvent(const Event& event);
-  // That live now.
+  // Sets the number of workers that live now.
   void SetWorkers(int64_t workers);
 
  private:

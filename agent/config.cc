@@ -32,7 +32,7 @@ absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& conf
   return absl::OkStatus();
 }
 
-// `error`: of a key and a message.
+// `error` makes an error of a key and a message.
 template <class Error>
 absl::Status ValidateDataPlane(const Error& error, const AgentConfig& config) {
   if (config.ucx_net_devices != "lo" && !config.ucx_allow_unprotected) {
@@ -58,8 +58,8 @@ absl::Status ValidateDataPlane(const Error& error, const AgentConfig& config) {
   if (!ports.ok()) {
     return error("ucx.ports", std::string(ports.status().message()));
   }
-  // Of a worker: the transport of its epoch and, while it profiles, another, of each a listening and a data port; and
-  // one for files of checkpoints.
+  // Each worker has a listening and a data port for the transport of its epoch and, while it profiles, for a second
+  // one, and one port for checkpoint files.
   const int32_t needed = 5 * config.devices + 4;
   if (ports->count() != 0 && ports->count() < needed) {
     return error("ucx.ports", fmt::format("'{}' are {} ports; {} devices and a probe need {}", config.ucx_ports,
@@ -97,7 +97,7 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
                    fmt::format("is '{}'; it must be {}", config.links[i].to, kSiteNameRule));
     }
   }
-  // Until there are certificates nothing leaves this machine in the clear.
+  // Nothing may leave this machine in the clear until there are certificates.
   const absl::Status coordinator = ParseListenAddress("coordinator", config.coordinator).status();
   if (absl::IsInvalidArgument(coordinator)) {
     return error("coordinator", fmt::format("'{}' has no port; write it like 127.0.0.1:7070", config.coordinator));

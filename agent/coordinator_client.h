@@ -21,7 +21,7 @@ class CoordinatorClient {
   CoordinatorClient(const CoordinatorClient&) = delete;
   CoordinatorClient& operator=(const CoordinatorClient&) = delete;
 
-  // None of these waits for the network. Called from one thread.
+  // Carries out an effect without waiting for the network. Called from one thread.
   void Carry(Dial dial);
   void Carry(const HangUp& hang_up);
   void Carry(SendToCoordinator send);

@@ -43,7 +43,7 @@ class CoordinatorLink {
 
   // Takes a report or exit. It goes with the next Flush that has room.
   void Send(v1::NodeReport report) { queue_.Push(std::move(report)); }
-  // Says what is due; `all`: also what could be gathered for longer. After every event.
+  // Sends what is due; `all`: also what could be gathered for longer. After every event.
   void Flush(int64_t now_ns, bool all, Effects& effects);
 
   // Orders for the agent come back to the caller, who calls Took when it has acted on one; a welcome is dealt with
@@ -58,7 +58,7 @@ class CoordinatorLink {
 
   // When OnTime or Flush next has something to do.
   int64_t next_deadline_ns() const;
-  // Too much waits for more reports to be taken from workers.
+  // True when too much waits for more reports to be taken from workers.
   bool full() const { return queue_.full(); }
   bool registered() const { return state_ == State::kRegistered; }
   // Not OK: the coordinator refuses this agent and dialling again does not help (FailedPrecondition: another version;

@@ -28,7 +28,7 @@ struct WorkerKey {
   friend bool operator==(const WorkerKey&, const WorkerKey&) = default;
 };
 
-// With signal 0: the worker's parent had been killed, so nobody knows how it ended.
+// Exit code, with signal 0, of a worker whose parent was killed: nobody knows how it ended.
 constexpr int32_t kUnknownExitCode = -1;
 
 // --- Events -----------------------------------------------------------------------------------------------------
@@ -84,12 +84,12 @@ struct WorkerMessage {
   v1::AttachRequest message;
 };
 
-// Nothing more comes of this session.
+// The session has ended; no more messages follow.
 struct WorkerClosed {
   SessionId session = 0;
 };
 
-// What one end of a probe has to say, in the form the coordinator gets it.
+// The report of one end of a probe, in the form the coordinator gets it.
 struct ProbeNews {
   v1::ProbeReport report;
 };

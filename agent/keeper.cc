@@ -64,8 +64,8 @@ UniqueFd OpenPidfd(int64_t pid) {
 
 constexpr const char* kMemoryName = "geopipe-states";
 
-// The memory that a process has under this number. Invalid: it cannot be had, or is none that a keeper has made; the
-// process may have closed it, and then the number is another file's.
+// The memory that a process has under this descriptor number. Invalid when it cannot be opened or is none that a keeper
+// has made: the process may have closed it, and then the number is another file's.
 UniqueFd OpenMemory(int64_t pid, int32_t number) {
   UniqueFd fd(open(fmt::format("/proc/{}/fd/{}", pid, number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   std::error_code error;
@@ -80,7 +80,7 @@ class Kept {
   explicit Kept(UniqueFd pidfd) : pidfd_(std::move(pidfd)) {}
 
   int pidfd() const { return process_.has_value() ? process_->pidfd() : pidfd_.get(); }
-  // REQUIRES: a child of this process that waits for it.
+  // REQUIRES: a child of this process that waits for its release.
   absl::Status Release() { return process_->Release(); }
   void Discard() { process_->Terminate(0); }
   void Signal(int signal) const { syscall(SYS_pidfd_send_signal, pidfd(), signal, nullptr, 0); }
@@ -400,7 +400,8 @@ std::string KeeperSocketPath(const std::string& state_dir) { return state_dir + 
 std::string KeeperTablePath(const std::string& state_dir) { return state_dir + "/keeper.table"; }
 
 absl::Status RunKeeper(const KeeperOptions& options) {
-  // Not the agent's session: what the terminal or an agent's supervisor sends to that one does not reach the workers.
+  // Leaves the agent's session, so that signals that a terminal or the agent's supervisor sends to it do not reach the
+  // workers.
   setsid();
   for (const int signal : {SIGHUP, SIGINT, SIGPIPE}) {
     std::signal(signal, SIG_IGN);

@@ -22,11 +22,11 @@ struct KeeperOptions {
   size_t last_words_bytes = 4096;
 };
 
-// Until there is nothing left to keep. Errors: AlreadyExists when another keeper has the folder, or what is wrong with
-// it.
+// Runs until there is nothing left to keep. Errors: AlreadyExists when another keeper has the folder; otherwise what is
+// wrong with it.
 absl::Status RunKeeper(const KeeperOptions& options);
 
-// One packet of the protocol between agent and keeper holds at most so many bytes.
+// Limit on one packet of the protocol between agent and keeper.
 inline constexpr size_t kMaxKeeperPacketBytes = size_t{128} << 10;
 
 std::string KeeperSocketPath(const std::string& state_dir);

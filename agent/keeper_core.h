@@ -1,6 +1,6 @@
-// What a keeper knows and does: the workers that run, the memory that they keep their states in, the exits that no
-// coordinator has taken yet, one agent at a time.
-// One function, Step(now, event) -> effects; it starts no process and opens no socket (agent/keeper.h does).
+// The keeper's core: owns the workers that run, the memory that they keep their states in and the exits that no
+// coordinator has taken yet, and serves one agent at a time. One function, Step(now, event) -> effects; it starts no
+// process and opens no socket (agent/keeper.h does).
 //
 // What holds (tests/agent/keeper_core_test.cc):
 //   - at most one worker runs per device;
@@ -118,9 +118,9 @@ using KeeperEffect =
 using KeeperEffects = std::vector<KeeperEffect>;
 
 struct KeeperCoreOptions {
-  // Without worker, exit, memory and agent for so long, the keeper ends.
+  // The keeper ends after so long without worker, exit, memory and agent.
   int64_t idle_ns = int64_t{60} * 1'000'000'000;
-  // The memory of a worker that has ended is held for so long.
+  // Memory of a worker that has ended is held for so long.
   int64_t kept_memory_ns = int64_t{3600} * 1'000'000'000;
   size_t max_running = 1024;
   size_t max_ended = 4096;  // when so many exits are not forgotten, no worker is started
@@ -136,13 +136,13 @@ class KeeperCore {
 
   // The greatest time when there is nothing to wait for.
   int64_t next_deadline_ns() const;
-  // By device.
+  // Running workers by device.
   const std::map<int32_t, v1::KeptWorker>& running() const { return running_; }
 
  private:
   using Key = std::pair<int32_t, uint64_t>;  // device, incarnation
 
-  // What a worker that has ended has left.
+  // Memory that an ended worker has left.
   struct LeftMemory {
     std::string job;
     int64_t until_ns = 0;

@@ -65,7 +65,7 @@ class LinkProber::Probe {
     done_ = true;
   }
 
-  // Until the process has reported all it will. It ends with this function.
+  // Waits until the process has reported everything. It ends with this function.
   absl::Status Measure() {
     GP_RETURN_IF_ERROR(opened_);
     ProcessSpec spec = DataPlaneProcess(config_);
@@ -102,7 +102,7 @@ class LinkProber::Probe {
     }
   }
 
-  // Empty when the process has ended well.
+  // The next packet of the process; empty when it has ended well.
   absl::StatusOr<std::string> Receive(Process& process, int64_t deadline_ns) {
     pollfd readable{.fd = socket_.get(), .events = POLLIN, .revents = 0};
     if (PollFor({&readable, 1}, std::max<int64_t>(0, deadline_ns - Clock::Real().NowNs())) == 0) {
@@ -149,7 +149,7 @@ LinkProber::~LinkProber() {
 }
 
 void LinkProber::Carry(StartProbe order) {
-  // One that is not over may be waiting for room in the core's inbox, so it is not waited for here.
+  // Only probes that are over are joined here: another may be waiting for room in the core's inbox.
   probes_.remove_if([](const std::unique_ptr<Probe>& probe) { return probe->done(); });
   probes_.push_back(std::make_unique<Probe>(config_, post_, std::move(order)));
 }

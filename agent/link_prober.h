@@ -20,7 +20,7 @@ class LinkProber {
   LinkProber(const LinkProber&) = delete;
   LinkProber& operator=(const LinkProber&) = delete;
 
-  // Core's thread. Neither waits.
+  // Called on the core's thread; does not wait.
   void Carry(StartProbe order);
   void Carry(const StopProbe& order);
 

@@ -17,7 +17,7 @@ bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
   return a.device() == b.device() && a.incarnation() == b.incarnation() && a.job() == b.job();
 }
 
-// The latest of a worker says all that the ones before said.
+// True when the report makes an older one of the same worker superfluous.
 bool Replaces(const v1::NodeReport& report, const v1::NodeReport& older) {
   const bool latest_counts = IsHeartbeat(report) || (report.has_worker() && report.worker().report().has_data_check());
   return latest_counts && older.has_worker() &&
@@ -31,7 +31,7 @@ bool IsIteration(const v1::NodeReport& report) {
 
 bool IsUrgent(const v1::NodeReport& report) { return !IsHeartbeat(report) && !IsIteration(report); }
 
-// Neither an exit nor a silence nor numbered by its worker.
+// True when the report may be lost: no exit, no silence, not numbered by its worker.
 bool IsDroppable(const v1::NodeReport& report) {
   return report.has_probe() || (report.has_worker() && report.worker().report().sequence() == 0);
 }

@@ -1,9 +1,9 @@
-// What waits for the coordinator, in order and within a bound: while it is away, or reads slowly, the workers go on and
-// so do their reports. Reports get their numbers when they are first taken out, and stay here until the coordinator has
-// taken them, so that a broken stream loses none.
+// Reports that wait for the coordinator, in order and within a bound: while it is away, or reads slowly, the workers
+// and their reports go on. Reports get their numbers when they are first taken out, and stay here until the coordinator
+// has taken them, so that a broken stream loses none.
 //
-// What must last is never dropped here: exits, silences, and the reports that a worker has numbered, which the worker
-// keeps as well. When they alone fill the queue, full() says so, and the agent stops reading its workers' streams.
+// Exits, silences and the reports that a worker has numbered (and keeps as well) are never dropped here. When they
+// alone fill the queue, full() says so, and the agent stops reading its workers' streams.
 #pragma once
 
 #include <cstddef>
@@ -25,15 +25,15 @@ class ReportQueue {
   // first (the run's figures lose detail), then the oldest waiting iteration report without a number, then the oldest
   // other report that need not last.
   void Push(v1::NodeReport report);
-  // What is here exceeds the bound, and nothing of it may be dropped.
+  // True when the bound is exceeded by reports none of which may be dropped.
   bool full() const { return bytes_ > capacity_bytes_; }
 
-  // The next message to send: first what an earlier stream did not acknowledge, else as much of what waits
-  // as a message holds. nullopt when there is nothing, or too much that the coordinator has not taken yet.
+  // The next message to send: first what an earlier stream did not acknowledge, else as much of what waits as a message
+  // holds. nullopt when nothing waits, or too much is unacknowledged.
   std::optional<v1::NodeReports> Take();
-  // Something waits for Take.
+  // True when something waits for Take.
   bool ready() const;
-  // Something that waits is no mere figure (an iteration report, a heartbeat): it should not be kept back.
+  // True when something waits that should not be kept back, that is, more than figures (iteration reports, heartbeats).
   bool urgent() const { return waiting_urgent_ > 0 || resend_ < taken_.size(); }
 
   // The coordinator has taken all up to this number: hands each to `taken`, in order, and forgets it.

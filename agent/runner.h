@@ -33,13 +33,13 @@ class AgentRunner {
   AgentRunner(const AgentRunner&) = delete;
   AgentRunner& operator=(const AgentRunner&) = delete;
 
-  // Until the core says Exit: OK when it was asked to leave, else why it cannot go on. Call once.
+  // Runs until the core says Exit: OK when it was asked to leave, else why it cannot go on. Call once.
   absl::Status Run();
 
-  // After Run: lets go of all threads that wait to post.
+  // Lets go of all threads that wait to post. Call after Run.
   void Stop() { inbox_.Close(); }
 
-  // Where Prometheus may scrape; empty when nowhere.
+  // Address that Prometheus may scrape; empty: none.
   std::string metrics_address() const { return endpoint_ == nullptr ? "" : endpoint_->address(); }
 
   // Any thread. False when the core has ended.

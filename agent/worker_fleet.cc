@@ -148,7 +148,7 @@ void WorkerFleet::StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effe
   effects.emplace_back(StartWorker{id});
 }
 
-// Tells the coordinator that a worker it ordered will not be.
+// Tells the coordinator that a worker that it ordered will not start.
 void WorkerFleet::Refuse(const v1::WorkerId& id, std::string reason, Effects& effects) {
   effects.emplace_back(WriteLog{LogLevel::kWarning, fmt::format("worker {} not started: {}", NameOf(id), reason)});
   v1::NodeReport report;
@@ -344,7 +344,7 @@ void WorkerFleet::ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects&
   Worker* known = FindByKey(KeyOf(exit.worker()));
   if (known != nullptr && Same(known->id, exit.worker()) && !known->Began() && !known->StopOrdered() &&
       exit.signal() == 0 && exit.exit_code() == kUnknownExitCode) {
-    // Its keeper died while it started this one, and nobody has heard of it since.
+    // The keeper died while it started this worker, and nobody has heard of the worker since.
     known->attach_by_awake_ns = AttachByAwakeNs(now_ns);
     effects.emplace_back(ForgetExit{KeyOf(known->id)});
     effects.emplace_back(StartWorker{known->id});
@@ -478,7 +478,7 @@ absl::Status WorkerFleet::CheckFirstMessage(const v1::AttachRequest& message) co
   return absl::OkStatus();
 }
 
-// A worker has attached: tells it at once with whom it speaks, and hands it what it has not taken.
+// Tells a worker that has attached who its agent is, and hands it the commands that it has not taken.
 void WorkerFleet::OnHello(const v1::AttachRequest& message, Worker& worker, Effects& effects) {
   const v1::WorkerHello& hello = message.report().hello();
   worker.has_attached = true;

@@ -28,14 +28,14 @@ struct WorkerFleetOptions {
   // have ended it.
   int64_t attach_timeout_ns = int64_t{60} * 1'000'000'000;
   int64_t orphan_margin_ns = int64_t{5} * 1'000'000'000;
-  // How long the exit of a process waits for the last messages of its stream, so that they come first.
+  // Longest wait of a process's exit for the last messages of its stream, so that they come first.
   int64_t drain_timeout_ns = 1'000'000'000;
-  // Commands that a worker has not taken; one that leaves more is killed.
+  // Limit on the commands that a worker has not taken; one that leaves more is killed.
   size_t waiting_commands = 64;
   int64_t beat_interval_ns = 1'000'000'000;
   // An attached worker of which nothing is heard for so long is reported.
   int64_t worker_silent_after_ns = int64_t{4} * 1'000'000'000;
-  // What a worker gets that is stopped by a relayed command, which names no grace.
+  // Grace of a worker that is stopped by a relayed command, which names none.
   int64_t relayed_stop_grace_ns = int64_t{10} * 1'000'000'000;
 };
 
@@ -57,8 +57,8 @@ class WorkerFleet {
   void Stop(int64_t now_ns, const v1::StopWorkers& order, Effects& effects);
   void StopAll(int64_t now_ns, int64_t grace_ns, const std::string& reason, Effects& effects);
 
-  // The first list is what earlier agents have left, and is adopted; later ones are compared with what is known: what
-  // is not there has ended, or is started (again) when the keeper never said that it runs.
+  // Adopts the workers of the first list, which earlier agents have left; compares later ones with what is known: a
+  // worker that is missing has ended, or is started (again) when the keeper never said that it runs.
   void OnListed(int64_t now_ns, const KeeperListed& event, Effects& effects);
   void OnStarted(const WorkerStarted& event, Effects& effects);
   void OnStartFailed(int64_t now_ns, const WorkerStartFailed& event, Effects& effects);
@@ -67,8 +67,8 @@ class WorkerFleet {
   void OnClosed(int64_t now_ns, const WorkerClosed& event, Effects& effects);
   // The coordinator has taken a report that was handed to `report`.
   void OnTaken(const v1::NodeReport& report);
-  // Before every event: how long this process did nothing, in all. The silence of workers is judged by time as it has
-  // lived it, also of those that are yet to attach.
+  // Sets how long this process has been stopped, in all; called before every event. Silence is judged by the time this
+  // process was awake, also that of workers yet to attach.
   void SetPauses(int64_t pauses_ns) { pauses_ns_ = pauses_ns; }
   // After every event. `full`: no further report can be kept, so no stream is read on.
   void OnTime(int64_t now_ns, bool full, Effects& effects);

@@ -26,7 +26,7 @@ class WorkerGateway {
   // Ends all streams. Only after `post` answers false, or it may wait for ever.
   virtual ~WorkerGateway() = default;
 
-  // None of these waits for a worker; sessions that have ended are ignored. Called from one thread.
+  // Carries out an effect without waiting for a worker; ignores sessions that have ended. Called from one thread.
   virtual void Carry(const AcceptSession& accept) = 0;
   virtual void Carry(const ReadOn& read_on) = 0;
   virtual void Carry(SendToWorker send) = 0;

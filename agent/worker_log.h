@@ -10,10 +10,10 @@ namespace geopipe::agent {
 // 0 where there is none.
 int64_t FileSize(const std::string& path);
 
-// Before a worker starts: moves a log past `max_bytes` aside. A log that cannot be moved goes on growing.
+// Moves a log past `max_bytes` aside, before a worker starts. A log that cannot be moved goes on growing.
 void MoveLogAside(const std::string& path, int64_t max_bytes);
 
-// While a worker has it open: copies a log past `max_bytes` and cuts it; what is written in between is lost. True when
+// Copies a log past `max_bytes` and cuts it while a worker has it open; what is written in between is lost. True when
 // it was cut. Failures are logged.
 bool CutLog(const std::string& path, int64_t max_bytes);
 

@@ -40,7 +40,7 @@ v1::KeeperRequest StartRequest(const AgentConfig& config, const v1::WorkerId& wo
     variable.set_name(std::string(name));
     variable.set_value(std::string(value));
   };
-  // The keeper may be of an earlier agent, with another environment. What the worker is given comes last and counts.
+  // The keeper may come from an earlier agent with another environment; the worker's own variables come last and win.
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const size_t equals = text.find('=');
@@ -292,7 +292,7 @@ bool WorkerSupervisor::SendRequests(int fd) {
   return true;
 }
 
-// False when the connection is lost, or nobody takes the news any more.
+// False when the connection is lost, or `post` takes no more events.
 bool WorkerSupervisor::Hear(int fd) {
   std::string packet;
   for (;;) {
@@ -309,7 +309,7 @@ bool WorkerSupervisor::Hear(int fd) {
   }
 }
 
-// False when nobody takes events any more: then there is nothing left to do.
+// False when `post` takes no more events: then there is nothing left to do.
 bool WorkerSupervisor::Post(Event event) {
   if (post_(std::move(event))) {
     return true;

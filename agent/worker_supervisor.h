@@ -21,7 +21,7 @@
 
 namespace geopipe::agent {
 
-// What every process of this node that opens UCX has in its command line and environment.
+// The part of command line and environment that all processes of this node that open UCX share.
 ProcessSpec DataPlaneProcess(const AgentConfig& config);
 
 // The command line and environment of one worker.
@@ -31,8 +31,8 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
 ProcessSpec KeeperProcess(const AgentConfig& config, const std::string& program);
 
 struct WorkerSupervisorOptions {
-  // What a worker writes to stdout and stderr goes to <state_dir>/logs/worker-<device>.log. Past this size the log is
-  // moved to <log>.1, which replaces the one before; at the start of a worker and now and then while it runs.
+  // Size past which the log of a worker's stdout and stderr, <state_dir>/logs/worker-<device>.log, is moved to <log>.1,
+  // replacing the one before. Checked when a worker starts and now and then while it runs.
   size_t log_bytes = size_t{16} << 20;
   std::string keeper_program;  // empty: geopipe-agent beside this program
 };
@@ -50,7 +50,7 @@ class WorkerSupervisor {
   WorkerSupervisor(const WorkerSupervisor&) = delete;
   WorkerSupervisor& operator=(const WorkerSupervisor&) = delete;
 
-  // Without a keeper these do nothing (agent/events.h). They wait for nothing. Any thread.
+  // Carries out an effect without waiting; without a keeper nothing happens (agent/events.h). Any thread.
   void Carry(const StartWorker& start);
   void Carry(const SignalWorker& signal);
   void Carry(const ForgetExit& forget);
@@ -76,7 +76,7 @@ class WorkerSupervisor {
   std::deque<v1::KeeperRequest> requests_;
   bool connected_ = false;
   bool stopping_ = false;
-  // Of the thread alone.
+  // Used by the thread alone.
   std::optional<Process> keeper_;
   std::optional<KeeperListed> list_;  // while it comes in
   int64_t next_start_ns_ = 0;
