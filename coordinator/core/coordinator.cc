@@ -182,7 +182,7 @@ void Coordinator::On(Now now, ProgressNotStored& event) {
   if (!std::exchange(store_failing_, true)) {
     Log(LogLevel::kError, "", fmt::format("{}; trying again", std::string(event.status.message())));
   }
-  // Nothing after it in its step was done: the acknowledgements are due again, and agents hold what is not
+  // Effects after the failed one were dropped: the acknowledgements are due again, and agents keep what is not
   // acknowledged.
   not_stored_ = std::move(event.progress.progress);
   for (const StoredLink& link : event.progress.links) {
@@ -221,8 +221,8 @@ void Coordinator::On(Now now, Tick& /*event*/) {
       React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run, Silent::kYes)));
     }
     StartLost(*job, now);
-    // It has waited long enough for its links.
-    // Or for its nodes.
+    // A waiting job is scheduled again when its wait for links or its delay is over, and as long as some of its nodes
+    // are not heard.
     schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING &&
                               (now.ns >= job->links_by_ns || (job->again_at_ns > 0 && now.ns >= job->again_at_ns) ||
                                !job->unheard_ns.empty()));
@@ -248,7 +248,7 @@ void Coordinator::On(Now now, SecretDrawn& event) {
   }
 }
 
-// Another coordinator would otherwise not know them, and stop them.
+// The record is written first: another life of the coordinator would not know the new workers, and would stop them.
 void Coordinator::StartLost(Job& job, Now now) {
   if (job.run == nullptr || !job.run->RestartDue(now.ns)) {
     return;

@@ -40,12 +40,12 @@ struct CoordinatorOptions {
   size_t max_jobs = 1000;         // kept in the store; beyond it the oldest finished one is forgotten
   size_t max_watches = 256;       // open at once
   size_t finished_logs_kept = 8;  // finished jobs whose iterations are held in memory
-  // Progress is stored, and the reports of it acknowledged, at most so often.
+  // Shortest interval between two writes of progress, each followed by the acknowledgement of the reports in it.
   int64_t flush_interval_ns = 100'000'000;
-  // A step so long after the last one: this process was stopped or starved, and no deadline is to blame on others.
+  // A step that comes so long after the last one means that this process was stopped or starved: deadlines are put off.
   int64_t own_pause_ns = 1'000'000'000;
-  // A silent agent's workers end by themselves after their orphan grace. Whoever acts on the silence waits so much
-  // longer, and two intervals of heartbeats if that is more.
+  // A silent agent's workers end by themselves after their orphan grace. The coordinator acts on the silence only so
+  // much later, or two heartbeat intervals later if that is more.
   int64_t orphan_margin_ns = 5'000'000'000;
   int64_t default_orphan_grace_ns = 30'000'000'000;  // of agents that have not told theirs
 };
@@ -54,9 +54,9 @@ class Coordinator {
  public:
   Coordinator(CoordinatorOptions options, StoredState stored);
 
-  // To be called once, before any Step. Jobs that an earlier life of the coordinator left waiting wait on; those that
-  // it left with workers are adopted: their workers have gone on, and their agents will return. FAILED are only those
-  // whose record cannot be read.
+  // Called once, before any Step. Jobs that an earlier life of the coordinator left waiting wait on; those that it left
+  // with workers are adopted: their workers have gone on, and their agents will return. Only a job whose record cannot
+  // be read is FAILED.
   Effects Start(Now now);
 
   // A step with ApplyJob does nothing but submit, so that it leaves no trace when the store does not take the job;
@@ -72,7 +72,7 @@ class Coordinator {
     int64_t credits = 0;
     bool loading = false;  // its iterations are asked for
   };
-  // What an ApplyJob has replaced, until the store has taken the new job.
+  // State that an ApplyJob has replaced, kept until the store has taken the new job.
   struct Undo {
     std::string job;
     std::vector<std::unique_ptr<Job>> removed;
@@ -113,7 +113,7 @@ class Coordinator {
   void OnReport(Now now, SessionId session, const NodeKey& node, const v1::RelayedReport& report);
   void OnExit(Now now, SessionId session, const NodeKey& node, const v1::WorkerExit& exit);
   void OnSilent(Now now, SessionId session, const NodeKey& node, const v1::WorkerSilent& silent);
-  // False: it speaks for another node, and its stream is refused.
+  // Returns false, and refuses the stream, when the agent speaks for another node.
   bool SpeaksFor(Now now, SessionId session, const NodeKey& node, const v1::WorkerId& worker, std::string_view what);
   void NoteDisputes();
   void NoteLostNode(Now now, const NodeKey& node);
@@ -136,13 +136,13 @@ class Coordinator {
   void Finish(Now now, Job& job, JobState to, const std::string& cause);
   void Adopt(Now now, Job& job, StoredJob stored);
   void Forgive(Now now);
-  // What was reported since the last call, and the acknowledgements of it.
+  // Stores what was reported since the last call, and acknowledges it.
   void Flush(Now now);
   JobProgress TakeProgress(Job& job);
-  // The job is over: its iterations stay in memory until more jobs are.
+  // Keeps the iterations of a job that is over in memory, until there are more such jobs.
   void KeepPast(const std::string& job);
   void Schedule(Now now);
-  // Of every node that takes work. `own`: devices of this job are free.
+  // Offers of all nodes that take work. `own`: devices of this job count as free.
   std::vector<NodeOffer> Offers(const Job* own = nullptr) const;
   NodeSilence SilenceOf(Now now, const JobRun& run, const NodeKey& key) const;
   // kOrDeaf: also those that may not hear, for they have not answered on their stream yet.
@@ -152,31 +152,31 @@ class Coordinator {
   bool AllConnected(const JobRun& run) const;
 
   // --- Going on elsewhere (coordinator_moves.cc) ---
-  // Time passed with nodes that are not heard.
+  // Adds the time that passed to that of each node that is not heard.
   void NoteUnheard(Now now);
   bool IsGone(const Job& job, const NodeKey& node) const;
   std::set<std::string> DrainedOf(const JobRun& run) const;
   std::optional<std::string> Misfit(const JobSpec& spec, const JobRun::Earlier& earlier,
                                     const Allocation& allocation) const;
-  // What the job would get if it left its devices and did without these nodes. `needs_state`: it has to find its state
-  // there. REQUIRES: it has a run.
+  // Devices that the job would get if it left its own and did without these nodes. `needs_state`: it has to find its
+  // state there. REQUIRES: it has a run.
   AllocationDecision WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const;
   AllocationDecision WouldLeaveFor(const Job& job, const std::set<NodeKey>& without) const;
-  // Has the job leave what is gone or drained, and come back to what is back.
+  // Makes the job leave nodes that are gone or drained, and come back to nodes that are back.
   void LookAfter(Now now, Job& job);
   void LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without);
   void LeaveDrained(Now now, Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without);
   void ComeBack(Now now, Job& job);
   void BeginMove(Now now, Job& job, const std::string& cause);
-  // True where the run that fails is the first with some nodes and has not trained yet: those are at fault, and the job
-  // goes on as it did before.
+  // True when the failing run is the first with some nodes and has not trained yet: those nodes are at fault, and the
+  // job goes on as it did before.
   bool DoWithoutNewNodes(Job& job) const;
   std::optional<std::string> AwaitedBy(const Job& job) const;
-  // A worker of an earlier run of the job may still be on the node.
+  // True when a worker of an earlier run of the job may still be on the node.
   bool HasStray(const Job& job, const NodeKey& key) const;
-  // What a job that is PENDING gets, of nodes that are not promised to others.
+  // Devices that a PENDING job gets, of nodes that are not promised to others.
   AllocationDecision Decide(const Job& job, const std::set<NodeKey>& promised) const;
-  // The job with the sites that its run is to have, in the order that it had them: the planner then leaves out none
+  // The job with its sites fixed to those of its run, in the order that it had them: then the planner leaves out none
   // that has its state.
   JobSpec Pinned(const Job& job, const LinkTable& links) const;
   bool IsKnown(const std::string& site) const;
@@ -186,12 +186,12 @@ class Coordinator {
   void ProbeLinks(Now now);
   void CarryOut(Now now, ProbeStep step);
   void NoteTraffic(Now now, const std::vector<TrafficObservation>& traffic);
-  // Whether the network inside the site is, for this job, what probes of it measure.
+  // True when probes measure what this job's messages inside the site take.
   bool TakesMeasuredNetwork(const Job& job, const std::string& site) const;
-  // What was measured inside sites becomes their nodes' network where they declare none. So a run has, for allocation
-  // and for planning, the figure of the moment it got its devices.
+  // Sets the network of nodes that declare none to what was measured inside their sites. So allocation and planning of
+  // a run use the figure of the moment it got its devices.
   void AddMeasuredNetworks(const Job& job, std::vector<NodeOffer>& offers) const;
-  // Whether a job that could begin should: the links it needs were probed, or waited for long enough.
+  // True when the links that the job needs were probed, or it has waited for them long enough.
   bool LinksReady(Now now, Job& job, const Allocation& allocation);
 
   // --- Control (coordinator_control.cc) ---
@@ -236,7 +236,7 @@ class Coordinator {
   uint64_t next_sequence_ = 1;
   uint64_t next_incarnation_;  // of the next job's workers
 
-  // Of the step under way.
+  // State of the step under way.
   Effects effects_;
   bool schedule_ = false;          // devices or jobs have come or gone
   bool probe_ = false;             // as well, or it is time

@@ -1,4 +1,4 @@
-// What agents say, and what is said to them.
+// Handles what agents say, and what is said to them.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// What an agent's declaration changes.
+// News of links in an agent's declaration.
 enum class Brings : uint8_t { kNothing, kFirstLinks, kOtherLinks };
 
 Brings BringsLinks(const Membership& membership, const v1::AgentHello& hello) {
@@ -114,7 +114,7 @@ void Coordinator::On(Now now, AgentClosed& event) {
   }
 }
 
-// What it was probing is over: an agent gives its probes up when its stream breaks.
+// Ends the node's probe: an agent gives its probes up when its stream breaks.
 void Coordinator::NoteLostNode(Now now, const NodeKey& node) { CarryOut(now, probing_.OnNodeGone(now.ns, node)); }
 
 void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& message) {
@@ -197,7 +197,7 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
       }
       continue;
     }
-    // By its incarnation: a later run of that name may have workers here.
+    // The worker is named by its incarnation: a later run of that name may have workers here.
     SendToNode({node, StopMessage(worker.job(), options_.run.stop_grace_ns, std::string(kReason), {worker.device()},
                                   worker.incarnation())});
     strays_.OnOrdered(KeyOf(worker), worker.incarnation(), membership_.Find(node)->incarnation, orders_[node].last());

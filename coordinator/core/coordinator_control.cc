@@ -1,4 +1,4 @@
-// What people and programs ask.
+// Answers the requests of people and programs.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// What becomes of jobs: their states, their runs, and the devices that they are given.
+// Manages jobs: their states, their runs, and the devices that they are given.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -28,8 +28,8 @@ std::string HostOf(const AllocatedSite& site, const std::map<NodeKey, NodeRecord
   return host.value_or("");
 }
 
-// Where messages between devices whose time is kept take nothing of this run's own: inside a host, over memory and over
-// links that are rehearsed.
+// Marks the sites and links where messages between devices whose time is kept take none of this run's own time: inside
+// a host, over memory and over links that are rehearsed.
 void MarkKeptTime(const Allocation& allocation, const std::map<NodeKey, NodeRecord>& nodes, const LinkTable& links,
                   ClusterSpec& cluster) {
   std::map<std::string_view, std::string> hosts;
@@ -248,7 +248,7 @@ void Coordinator::Plan(Now now, Job& job) {
     const LinkTable links = LinkTable::Of(membership_.nodes());
     spec = Pinned(job, links);
     const std::vector<std::string> sites = allocation.site_names();
-    // With sites left to the planner it is for the planner to say which links it needs.
+    // The planner checks the links itself when the sites are left to it.
     if (!spec.placement.sites.empty()) {
       status = links.CheckPipeline(spec, spec.placement.sites);
     }

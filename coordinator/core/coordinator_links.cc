@@ -94,7 +94,7 @@ void Coordinator::NoteTraffic(Now now, const std::vector<TrafficObservation>& tr
   }
 }
 
-// What a job whose devices' time is kept sends inside a host takes no time of this run's own.
+// Messages inside a host take no time of this run's own when the job's device time is kept.
 bool Coordinator::TakesMeasuredNetwork(const Job& job, const std::string& site) const {
   std::set<std::string_view> hosts;
   for (const auto& [key, node] : membership_.nodes()) {

@@ -17,8 +17,8 @@ std::set<NodeKey> NodesOf(const Allocation& allocation) {
   return {nodes.begin(), nodes.end()};
 }
 
-// Of the sites that the job names, those at which something is on offer; a job that leaves the choice open takes what
-// there is.
+// Keeps of the sites that the job names those at which something is on offer; a job that leaves the choice open takes
+// what there is.
 JobSpec WithSitesOf(JobSpec job, std::span<const NodeOffer> offers) {
   std::vector<std::string> sites = job.placement.sites;
   std::erase_if(sites, [&](const std::string& site) {
@@ -34,7 +34,7 @@ JobSpec WithSitesOf(JobSpec job, std::span<const NodeOffer> offers) {
 
 void Coordinator::NoteUnheard(Now now) {
   constexpr int64_t kLongestStepNs = 1'000'000'000;  // beyond it this process did nothing, and nobody is to blame
-  // Where nobody is heard it is this process that is cut off.
+  // This process is cut off itself when it hears nobody.
   const bool hears_any = std::ranges::any_of(membership_.nodes(), [](const auto& entry) {
     return entry.second.usable() && entry.second.health == NodeHealth::kAlive;
   });
@@ -181,7 +181,7 @@ void Coordinator::LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, co
                    FormatSeconds(job.spec.grace_ns), fmt::join(target.allocation->site_names(), ", ")));
 }
 
-// As above, for a job that takes its state along.
+// Decides as WouldGet, for a job that takes its state along.
 AllocationDecision Coordinator::WouldLeaveFor(const Job& job, const std::set<NodeKey>& without) const {
   const std::set<NodeKey>& nodes = job.run->nodes();
   if (job.spec.checkpoint.path.empty()) {

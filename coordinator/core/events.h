@@ -1,5 +1,5 @@
-// What the core is told, and what it wants done. Neither knows of threads, sockets or files: gRPC adapters and the
-// planner thread make events, the runner carries out effects.
+// The events that the core is told of, and the effects that it wants. Neither knows of threads, sockets or files: gRPC
+// adapters and the planner thread make events, the runner carries out effects.
 #pragma once
 
 #include <absl/status/status.h>
@@ -22,8 +22,8 @@
 
 namespace geopipe {
 
-// Durable before what follows it, the acknowledgements of these reports above all. When the store cannot be written,
-// the runner gives up the rest of the step and reports ProgressNotStored.
+// Durable before any effect that follows it, above all the acknowledgements of these reports. When the store cannot be
+// written, the runner gives up the rest of the step and reports ProgressNotStored.
 struct PersistProgress {
   std::vector<JobProgress> progress;
   std::vector<StoredLink> links;
@@ -84,7 +84,7 @@ struct CheckpointJob {
   std::string name;
 };
 
-// No job is given devices of the site, and those that have some leave it.
+// Keeps new jobs off the site's devices, and makes jobs that have some leave.
 struct DrainSite {
   CallId call = 0;
   std::string site;
@@ -204,8 +204,8 @@ struct PersistRecord {
   std::optional<v1::JobDetail> outcome = std::nullopt;  // OutcomeOf, when that changed with it
 };
 
-// Whether a site is drained. Durable before anything that follows it. When the store cannot be written the runner gives
-// up the rest of the step and reports DrainNotStored.
+// Drains a site, or takes it back. Durable before anything that follows it. When the store cannot be written the runner
+// gives up the rest of the step and reports DrainNotStored.
 struct PersistDrained {
   std::string site;
   bool drained = false;
@@ -238,7 +238,7 @@ struct ReplyToCall {
   absl::StatusOr<ControlReply> reply = absl::UnknownError("no reply");
 };
 
-// At most as many messages as the watcher has given credits for.
+// Sends at most as many messages as the watcher has given credits for.
 struct SendToWatcher {
   CallId call = 0;
   std::vector<v1::WatchJobResponse> messages;
@@ -255,22 +255,22 @@ struct StartPlanning {
   PlanningInput input;
 };
 
-// Iterations of a job that all its ranks have finished, in order: for those who count. Before the transition that
-// they bring about.
+// Tells metrics of iterations that all ranks of a job have finished, in order. Comes before the transition that they
+// bring about.
 struct IterationsFinished {
   std::string job;
   int64_t tokens_per_iteration = 0;
   std::vector<v1::IterationSummary> iterations;
 };
 
-// What is now known of one direction of a link, of which something was measured: for those who count.
+// Tells metrics what is now known of one direction of a link that has just been measured.
 struct LinkMeasured {
   std::string from_site;
   std::string to_site;
   v1::LinkMeasurement value;  // bandwidth 0: not known
 };
 
-// Random bytes are wanted for an epoch of this run. Answered by SecretDrawn.
+// Asks for random bytes for an epoch of this run. Answered by SecretDrawn.
 struct DrawSecret {
   std::string job;
   uint64_t incarnation = 0;

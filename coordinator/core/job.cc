@@ -38,7 +38,7 @@ void FillLive(const Job& job, v1::JobSummary& summary) {
   }
 }
 
-// What the ranks have told, of the plan that the detail has.
+// Fills in what the ranks have reported of their memory, for the plan that the detail has.
 void FillMemory(const Job& job, v1::JobDetail& detail) {
   if (job.run != nullptr && job.run->plan() != nullptr) {
     job.run->memory().WriteTo(*detail.mutable_measured_memory());

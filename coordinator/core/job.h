@@ -48,7 +48,7 @@ struct Job {
 
   JobState state() const { return detail.summary().state(); }
   const std::string& name() const { return detail.summary().name(); }
-  // It has trained, in this run or an earlier one.
+  // True when the job has trained, in this run or an earlier one.
   bool has_trained() const { return detail.epochs_size() > 0; }
   const IterationLog& iterations() const { return run == nullptr ? past : run->iterations(); }
 };
@@ -67,24 +67,25 @@ void SetPlanned(Job& job, const PlanResult& plan);
 // The run has begun an epoch, or ended it. REQUIRES: job.run has an epoch.
 void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns);
 void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns);
-// The run has lost something; `begins`: it was well before. It is well again.
+// Records a loss (`begins`: the run was well before), or that the run is well again.
 void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_now_ns);
 void NoteRecovered(Job& job, int64_t unix_now_ns);
-// The job's list and what is said of it: that of its run. `complete`: on all nodes, just now; `copied`: at other sites.
+// Updates the job's list of checkpoints to that of its run. `complete`: on all nodes, just now; `copied`: at other
+// sites.
 void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns);
 void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns);
-// The list becomes that of the job's run, with who has the parts of each.
+// Replaces the list by that of the job's run, with the holders of each part.
 void NoteUnlisted(Job& job);
-// What the next run goes on from. Takes `past`.
+// Returns the state that the next run goes on from. Takes `past`.
 JobRun::Earlier TakeEarlier(Job& job);
-// What the store keeps of a job that has a run, or had one.
+// The store's record of a job that has a run, or had one.
 v1::JobRecord RecordOf(const Job& job);
-// What the run's ranks have told of their memory, kept in the detail from now on.
+// Copies the memory that the run's ranks have reported to the detail.
 void NoteMemory(Job& job);
-// Iterations, last loss and medians as of now, kept in the detail from now on.
+// Copies iterations, last loss and medians as of now to the detail.
 void SetMeasured(Job& job);
 
-// With live figures.
+// The job as clients see it, with live figures.
 v1::JobSummary SummaryOf(const Job& job);
 v1::JobDetail DetailOf(const Job& job);
 // The part of the detail that changes after submission, without transitions: what the store writes again.

@@ -26,11 +26,11 @@ class OrderLog {
     }
   }
 
-  // Not taken, in order.
+  // Orders that are not taken yet, in order.
   const std::deque<v1::ConnectResponse>& waiting() const { return waiting_; }
 
-  // For another agent process: it has heard of nothing. Numbers go on, because this process may be heard again after
-  // the other one (the hello of a dead agent may be late), and passes over the numbers that it has taken.
+  // Begins anew for another agent process, which has heard of nothing. Numbers go on, because this process may be heard
+  // again after the other one (the hello of a dead agent may be late), and passes over the numbers that it has taken.
   void Restart() {
     waiting_.clear();
     before_ = last_;

@@ -14,12 +14,11 @@
 namespace geopipe {
 namespace {
 
-// What a device that is the host's processors sends to another of its node through shared memory, per direction, where
-// its agent declares no intra_node_bandwidth: what all-reduces of 64 KiB to 64 MiB among four ranks on two processors
-// come to (collective_bench).
+// Bandwidth through shared memory per direction, for devices that are the host's processors and whose agent declares no
+// intra_node_bandwidth: that of all-reduces of 64 KiB to 64 MiB among four ranks on two processors (collective_bench).
 constexpr double kHostBandwidthBytesPerS = 2e9;
-// What it copies within the host's memory, where its agent declares no host_bandwidth: memcpy of 16 MiB and more on
-// four ranks at once (collective_bench).
+// Copying speed within the host's memory, where the agent declares no host_bandwidth: that of memcpy of 16 MiB and more
+// on four ranks at once (collective_bench).
 constexpr double kHostCopyBytesPerS = 5e9;
 
 // Explicit costs are of one device per pipeline rank.
@@ -121,8 +120,8 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
   const bool is_paced_by_figures = input.run.pace && !input.run.explicit_costs.has_value() &&
                                    input.profile.has_value() && input.profile->entries.empty();
   if (CapabilitiesOf(input.run.backend).computes && !is_paced_by_figures) {
-    // What the figures of processors lack (docs/plans.md): a profile is taken while every device computes, and nobody
-    // has measured what a collective takes among ranks that share a host.
+    // The planner does not choose degrees from processors' figures (docs/plans.md): a profile is taken while every
+    // device computes, and nobody has measured what a collective takes among ranks that share a host.
     request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);
     request.job.parallelism.data = std::max<int64_t>(1, request.job.parallelism.data);
   }

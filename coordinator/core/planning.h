@@ -1,4 +1,4 @@
-// From a job that has its devices to the plan that the roll-out deploys. Pure; runs on the planner thread.
+// Turns a job that has its devices into the plan that the roll-out deploys. Pure; runs on the planner thread.
 #pragma once
 
 #include <absl/status/status.h>
@@ -22,15 +22,15 @@ struct PlanningInput {
   RunOptions run;
   ClusterSpec cluster;
   std::optional<Profile> profile = std::nullopt;  // absent: the analytic model
-  // Of sites in groups: where the nodes of each group are among the site's, as the plan is to say.
+  // Positions of each group's nodes among those of its site, for sites in groups: the plan names sites and their nodes.
   GroupedNodes groups = {};
 };
 
-// Puts sites and their nodes in the place of groups and theirs.
+// Replaces groups and their nodes by sites and theirs.
 void NameSites(const GroupedNodes& groups, Plan& plan);
 
-// Whether this version can run the job with these options at all, before anything is started. InvalidArgument names the
-// key and the remedy.
+// Checks that this version can run the job with these options at all, before anything is started. InvalidArgument names
+// the key and the remedy.
 absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run);
 
 // The planner with the run options applied; schedule auto under explicit costs is geopipe unless the run names it.

@@ -49,7 +49,7 @@ StageDevices DevicesPerStage(const JobSpec& job, const RunOptions& run, bool has
   return {.all = all, .together = has_network ? tensor : all};
 }
 
-// How many free devices to take of each node that has so many, so that they are as many as can be.
+// Number of free devices to take of each node that has so many, so that most devices are used.
 int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_group) {
   int64_t best = 0;
   int64_t best_total = 0;
@@ -65,7 +65,7 @@ int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_group) {
   return best;
 }
 
-// Whether the planner may take two nodes of a site for the same.
+// True when the planner may take two nodes of a site for the same.
 bool AreAlike(const v1::NodeSpec& a, const v1::NodeSpec& b) {
   return a.devices() == b.devices() && a.device().SerializeAsString() == b.device().SerializeAsString();
 }

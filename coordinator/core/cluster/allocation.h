@@ -1,4 +1,5 @@
-// Which devices a job gets. A device belongs to one job at a time; what the job's plan has no use for is given back.
+// Allocates devices to jobs. A device belongs to one job at a time; devices that the job's plan has no use for are
+// given back.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -56,11 +57,10 @@ struct AllocationDecision {
   std::string reason;  // what the job got, or what it waits for: "waiting for site west: 0 of 1 devices"
 };
 
-// Free devices of the job's sites, equally many of each node that is alike and as many as can be, as soon as they are
-// enough:
-// explicit costs say how many devices each site needs; otherwise each site needs one stage (tensor x data devices: of
-// one node, or, where the network between the site's nodes is known, tensor of one node) and all together `pipeline`
-// of them.
+// Gives the job free devices of its sites, as soon as they are enough: equally many of each node that is alike, and as
+// many as possible. Explicit costs say how many devices each site needs; otherwise each site needs one stage (tensor x
+// data devices: of one node, or, where the network between the site's nodes is known, tensor of one node), and all
+// together `pipeline` of them.
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
 
 // The nodes of each site, or of each group of its nodes that are alike (ClusterSpec), as the planner calls them:
@@ -72,7 +72,7 @@ struct AllocatedCluster {
   GroupedNodes nodes;
 };
 
-// Measurements by group in place of site.
+// The profile with measurements by group instead of by site.
 Profile ProfileOfGroups(Profile profile, const Allocation& allocation, const GroupedNodes& groups);
 
 // The allocated sites for the planner. FailedPrecondition when the nodes of a site declare different networks.

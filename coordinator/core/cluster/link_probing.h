@@ -1,7 +1,7 @@
-// When which link is probed, and the course of a probe: one node of either site, or two of the site whose own network
-// it is, are asked, one of them to wait and the other to dial. One probe at a time over the whole federation, so that
-// none disturbs another, and none of a site on which a job has workers: its own traffic tells more, and must not be
-// disturbed. Pure: time comes in, orders go out.
+// Schedules and conducts the probes of links: two nodes, one of either site or both of the site whose own network is
+// probed, are asked, one of them to wait and the other to dial. One probe runs at a time over the whole federation, so
+// that none disturbs another, and none at a site on which a job has workers: the job's traffic tells more, and must not
+// be disturbed. Pure: time comes in, orders go out.
 //
 // A link is due when agents of both its ends are there, then every interval, and sooner after a failure. Every probe
 // ends: by its result, by a failure, when an agent goes, when a job comes, or by its deadline.
@@ -33,13 +33,13 @@ struct LinkProbingOptions {
   uint64_t first_probe = 1;                // number of the first probe; seeds the jitter too
 };
 
-// A message for an agent that is there at the moment; one that is not needs it no longer.
+// A message for an agent that is connected at the moment; one that is not no longer needs it.
 struct ProbeMessage {
   NodeKey node;
   v1::ConnectResponse message;
 };
 
-// What happened of late.
+// Results of one step.
 struct ProbeStep {
   struct Failure {
     SitePair sites;
@@ -61,7 +61,7 @@ class LinkProbing {
   explicit LinkProbing(const LinkProbingOptions& options)
       : options_(options), next_probe_(options.first_probe), jitter_(options.first_probe) {}
 
-  // The federation as it is.
+  // The present state of the federation.
   struct View {
     const std::map<NodeKey, NodeRecord>& nodes;
     const LinkTable& links;
@@ -71,26 +71,26 @@ class LinkProbing {
   // Ends the probe of a link that may not be probed any more, begins one if none is under way and some link is due:
   // of those, one that a job waits for, then the one that has been due longest.
   ProbeStep Update(int64_t now_ns, const View& view);
-  // `node` says so; other nodes' reports and those of earlier probes change nothing.
+  // Takes a report of `node`; reports of other nodes and of earlier probes change nothing.
   ProbeStep OnReport(int64_t now_ns, const NodeKey& node, const v1::ProbeReport& report);
-  // Its stream has ended, and with it what it was probing.
+  // Ends the node's probe, since its stream has ended.
   ProbeStep OnNodeGone(int64_t now_ns, const NodeKey& node);
-  // Deadlines alone.
+  // Checks deadlines.
   ProbeStep OnTick(int64_t now_ns);
 
-  // An agent has come anew: the links of its site may be others now.
+  // Makes the site's links due again: an agent has come anew, and they may be others now.
   void Renew(const std::string& site);
 
-  // A job waits for these, in order; replaces those of before.
+  // Sets the links that jobs wait for, in order; replaces the earlier ones.
   void Want(std::vector<SitePair> pairs) { wanted_ = std::move(pairs); }
-  // There is nothing to wait for: the link was probed, or has failed twice, or is not declared, or cannot be probed
-  // now.
+  // True when there is nothing to wait for: the link was probed, or has failed twice, or is not declared, or cannot be
+  // probed now.
   bool Settled(const SitePair& pair, const View& view) const;
 
-  // When Update or OnTick next has something to do, as far as time alone brings it about.
+  // Time at which Update or OnTick next has something to do, unless something else happens.
   int64_t next_ns() const;
   bool idle() const { return !active_.has_value(); }
-  // Why the last probe of the link failed; empty: it did not.
+  // Reason that the last probe of the link failed; empty: it did not.
   std::string TroubleOf(const SitePair& pair) const;
 
  private:
@@ -107,7 +107,7 @@ class LinkProbing {
     NodeKey dialer;
     bool running = false;  // the dialer has its order
     int64_t deadline_ns = 0;
-    // For the dialer's order.
+    // Given in the dialer's order.
     int64_t latency_ns = 0;
     double bandwidth_bytes_per_s = 0;
     bool dialer_shaped = false;

@@ -56,8 +56,8 @@ std::map<std::pair<int32_t, bool>, std::vector<MessageTiming>> MessagesOf(const 
   return messages;
 }
 
-// How long the link took to send each message, in the order they were handed over. `besides_ns`: what a message takes
-// that finds the link idle, besides being sent.
+// Times the link took to send each message, in the order they were handed over. `besides_ns`: time a message takes on
+// an idle link, besides being sent.
 std::vector<double> SerializationsNs(std::vector<MessageTiming> messages, int64_t besides_ns) {
   std::ranges::stable_sort(messages, {}, &MessageTiming::ready_ns);
   std::vector<double> serializations;

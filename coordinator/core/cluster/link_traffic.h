@@ -1,4 +1,4 @@
-// What the messages of a running job tell of the links they cross.
+// Measures links by the messages of a running job.
 #pragma once
 
 #include <vector>
@@ -10,17 +10,17 @@
 
 namespace geopipe {
 
-// Of one iteration that was reported with all its actions.
+// Observes one iteration that was reported with all its actions.
 //
-// Latency: half of the quickest crossings there and back between workers of two sites (PeerClock): what queued behind
+// Latency: half of the quickest round trips between workers of two sites (PeerClock); messages that queued behind
 // payload took longer.
 //
 // Bandwidth: a message's bytes over the time the link took to send it. A message begins when it was handed over, or, on
-// a link that was still sending the one before, when that one ended; so a queue does not make a link look slow. Told
-// only where sending takes long enough to be seen above the error of clocks and wake-ups, by several messages, and
-// where one boundary of one replica alone crosses between the two sites.
+// a link that was still sending the one before, when that one ended; so a queue does not make a link look slow.
+// Returned only where sending takes long enough to be seen above the error of clocks and wake-ups, by several messages,
+// and where one boundary of one replica alone crosses between the two sites.
 //
-// Nothing of reports that do not fit the plan.
+// Returns nothing for reports that do not fit the plan.
 std::vector<TrafficObservation> ObserveTraffic(const v1::IterationTimeline& timeline, const Plan& plan,
                                                const PipelineCosts& costs);
 

@@ -1,9 +1,9 @@
 // Links between sites, as the agents of either end declare them. Where declarations differ, the larger latency and the
-// smaller bandwidth are taken: a plan must not count on more than both ends promise. What has been measured of a link
-// counts before what is declared.
+// smaller bandwidth count: a plan must not count on more than both ends promise. A measurement takes precedence over a
+// declaration.
 //
-// The network inside a site of several nodes is a link from the site to itself where none of them declares it
-// (NodeSpec.network, which counts before what is measured): nothing is known of it but what is measured.
+// The network inside a site of several nodes is a link from the site to itself unless one of them declares it
+// (NodeSpec.network, which takes precedence over a measurement): only measurements tell of it.
 #pragma once
 
 #include <absl/status/status.h>
@@ -46,20 +46,20 @@ struct MergedLink {
 
 class LinkTable {
  public:
-  // Of all registered nodes, connected or not: a link does not end with a stream. What nodes that are gone have
-  // declared counts only where no other has declared anything.
+  // The links of all registered nodes, connected or not: a link does not end with a stream. Declarations of nodes that
+  // are gone count only where no other has declared anything.
   static LinkTable Of(const std::map<NodeKey, NodeRecord>& nodes);
 
   // nullptr when neither end declares one; of a site and itself, when it has fewer than two nodes, or one of them
   // declares the network. Symmetric.
   const MergedLink* Find(const std::string& a, const std::string& b) const;
 
-  // What a worker at `site` shapes itself: its site's links declared with shape, to each of `sites` (its own is passed
-  // over; every other counts, because gradient-norm terms go from every rank to every other). pacer_path is left for
-  // the agent to fill in, who knows its host's files.
+  // Links that a worker at `site` shapes itself: those declared with shape, to each of `sites` (its own is passed over;
+  // every other counts, because gradient-norm terms go from every rank to every other). The agent, which knows its
+  // host's files, fills in pacer_path.
   std::vector<v1::LinkShape> ShapesFor(const std::string& site, std::span<const std::string> sites) const;
 
-  // Both ends shape what they send: the link is rehearsed.
+  // True when both ends shape what they send: the link is rehearsed.
   bool Shaped(const std::string& a, const std::string& b) const;
 
   // Every link, in order.

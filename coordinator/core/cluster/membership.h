@@ -1,4 +1,4 @@
-// Who is there: the nodes whose agents have registered, their streams, and how long ago they were heard from. Decides
+// Membership: the nodes whose agents have registered, their streams, and how long ago they were heard from. Decides
 // which registrations are taken and when a silent agent is suspect or failed.
 #pragma once
 
@@ -38,9 +38,9 @@ struct NodeRecord {
   uint64_t claimant = 0;
   int64_t claimed_ns = 0;
 
-  // Takes new work: registered, connected and not failed.
+  // True when the node takes new work: registered, connected and not failed.
   bool usable() const { return session.has_value() && health != NodeHealth::kFailed; }
-  // Failed, and its stream is down.
+  // True when the node has failed and its stream is down.
   bool gone() const { return !session.has_value() && health == NodeHealth::kFailed; }
 };
 
@@ -76,7 +76,7 @@ class Membership {
     NodeHealth health = NodeHealth::kAlive;
     int64_t silent_ns = 0;
   };
-  // What time alone has changed. Each change is told once.
+  // Returns the changes that time alone has made. Each is told once.
   std::vector<HealthChange> Tick(int64_t now_ns);
 
   // nullptr when it never registered, or is forgotten.

@@ -1,4 +1,4 @@
-// Who is who: nodes, workers, sessions and calls, as the core names them.
+// Names of nodes, workers, sessions and calls in the core.
 #pragma once
 
 #include <fmt/format.h>

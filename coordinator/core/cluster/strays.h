@@ -1,11 +1,11 @@
-// Workers of jobs that are over of whose end nobody has told yet: most for no longer than a heartbeat, but an agent may
-// be silent, or have come back without them (its state folder is lost, its container was replaced). Then they end by
-// themselves, and nobody else gets their devices before.
+// Workers of finished jobs whose end nobody has reported: most for no longer than a heartbeat, but an agent may be
+// silent, or have come back without them (its state folder is lost, its container was replaced). Then they end by
+// themselves, and their devices stay taken until they have.
 //
-// What a worker needs to live on is an agent that speaks to it, or progress, and progress needs every rank of its run.
-// So its grace counts from when its agent is known to be no more, and no other rank of the run is under an agent that
-// may not have stopped it. One whose agent came back without it is most likely dead already, as are all ranks of a run
-// that are missed like that: they are not taken to go on among themselves.
+// A worker lives on while an agent speaks to it, or while it makes progress, which needs every rank of its run. So its
+// grace counts from when its agent is known to be gone, and no other rank of the run is under an agent that may not
+// have stopped it. A worker whose agent came back without it is most likely dead already, as are all ranks of a run
+// that are missed like that: they are assumed not to go on among themselves.
 #pragma once
 
 #include <cstdint>
@@ -32,21 +32,21 @@ struct Stray {
 // Times are of one monotonic clock.
 class Strays {
  public:
-  // No device is held for longer than `limit_ns`: nobody knows better any more.
+  // Holds no device for longer than `limit_ns`: after that nobody knows better.
   explicit Strays(int64_t limit_ns) : limit_ns_(limit_ns) {}
 
   void Add(const WorkerKey& worker, Stray stray);
-  // Who may still be on the device; nullptr: nobody.
+  // The worker that may still be on the device; nullptr: none.
   const Stray* Find(const WorkerKey& device) const;
 
-  // The worker's end was told.
+  // Notes that the worker's end was reported.
   void OnEnded(int64_t now_ns, const WorkerKey& worker, uint64_t incarnation);
-  // This agent knows the worker, and this order to it says that it is to end. It may be an old word of an agent that is
-  // no more.
+  // Notes that this agent knows the worker, and that this order tells it to end the worker. The word may be an old one,
+  // of an agent that is gone.
   void OnOrdered(const WorkerKey& worker, uint64_t incarnation, uint64_t agent, uint64_t order);
-  // The agent has taken its orders up to this one: it frees devices before it gives them to others.
+  // Notes that the agent has taken its orders up to this one: it frees devices before it gives them to others.
   void OnOrdersTaken(int64_t now_ns, const NodeKey& node, uint64_t agent, uint64_t order);
-  // This agent has the node now: any other is no more.
+  // Notes that this agent has the node now, and any other is gone.
   void OnAgent(int64_t now_ns, const NodeKey& node, uint64_t agent);
   // Forgets those that have ended by themselves.
   void OnTick(int64_t now_ns);
@@ -57,7 +57,7 @@ class Strays {
  private:
   int64_t UntilNs(const Stray& stray) const;
   void Forget(int64_t now_ns, const WorkerKey& worker);
-  // Others of the run may have been going on with this one until now.
+  // Notes that other ranks of the run may have been going on with this one until now.
   void Leave(int64_t now_ns, uint64_t run);
 
   const int64_t limit_ns_;

@@ -1,4 +1,4 @@
-// How a run reacts to agents that return or are silent, and to time.
+// Reactions of a run to agents that return or are silent, and to time.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -72,9 +72,10 @@ void JobRun::Hear(std::span<const NodeSilence> nodes) {
 }
 
 Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
-  // A node whose silence matters: the job cannot go on without it, and nobody tells that it goes on.
+  // Silence of a node matters in states in which the job cannot go on without it, and nobody else tells that it goes
+  // on.
   const bool needs_nodes = state_ != v1::JOB_STATE_PLANNING && state_ != v1::JOB_STATE_PAUSED;
-  // With none of them there is no telling: it may be this process that is cut off, and the workers go on.
+  // This process may be cut off itself when it hears none of the nodes, and the workers go on.
   const bool unheard = nodes.size() == nodes_.size();
   const int64_t last_ns = std::exchange(last_tick_ns_, now_ns);
   const int64_t passed_ns = last_ns == 0 ? 0 : now_ns - last_ns;
@@ -107,7 +108,7 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   if (Reaction reaction = SaveLast(now_ns); !reaction.sends.empty()) {
     return reaction;
   }
-  // All have left the epoch, are there, and say no more: what is missing of their reports was lost.
+  // Missing reports are lost once all workers have left the epoch, are connected and say no more.
   constexpr int64_t kLastWordsNs = 120'000'000'000;
   if (state_ == v1::JOB_STATE_RUNNING && !members_.empty() && AllLeft() && nodes.empty() &&
       now_ns - std::max(told_ns_, progress_ns_) >= kLastWordsNs && iterations_.next() < reached_) {
@@ -119,11 +120,12 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   return now_ns >= deadline_ns_ ? RecoverLate(now_ns) : Reaction{};
 }
 
-// Of nodes that nothing was heard of for so long that their workers, if they are cut off, have ended.
+// Notes the loss of nodes that have been silent for so long that their workers, if they are cut off, have ended.
 void JobRun::NoteSilence(int64_t now_ns, std::span<const NodeSilence> nodes) {
   for (const NodeSilence& silence : nodes) {
     const int64_t quiet_ns = std::min(silence.silent_ns, now_ns - progress_ns_);
-    // Where some member has left the epoch already, nobody is waited for to end by itself: the job goes on elsewhere.
+    // A member that has left the epoch ends it for all, so the job may go on elsewhere without waiting for cut-off
+    // workers to end by themselves.
     const bool may_leave = job_.on_site_loss == OnSiteLoss::kReplan && !AllDone() && SomeLeft();
     if (quiet_ns < (may_leave ? std::min(job_.grace_ns, GraceNs(silence, false)) : GraceNs(silence, AllDone()))) {
       continue;

@@ -53,15 +53,16 @@ Reaction JobRun::Carry(int64_t now_ns, int64_t iteration, RunCheckpoints::Outcom
   return reaction;
 }
 
-// In place of one that was written again, or is of a future that is no more. One that other sites have copies of stays
-// until another such one is there, however old it is: nothing else is left when a site is lost.
+// Lists a complete checkpoint in place of an earlier one of its iteration and of those of a future that is no more. The
+// newest with copies at other sites stays, however old, until a newer one is copied: it is all that is left when a site
+// is lost.
 void JobRun::List(const ListedCheckpoint& complete) {
   DropAfter(complete.identity.iteration - 1);
   listed_.push_back(complete);
   Trim(job_.checkpoint.keep);
 }
 
-// Told again to a coordinator that was restarted: nodes may have removed it since.
+// True for a report that is told again to a restarted coordinator: nodes may have removed the checkpoint since.
 bool JobRun::IsOldNews(int64_t iteration) const {
   return !checkpoints_.Pending(iteration) && !listed_.empty() && iteration <= listed_.back().identity.iteration;
 }

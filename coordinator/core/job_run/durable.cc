@@ -1,4 +1,4 @@
-// What is stored of a run, and a run as another life of the coordinator finds it.
+// Stores a run, and restores one that another life of the coordinator has left.
 #include <fmt/format.h>
 
 #include <algorithm>

@@ -1,4 +1,4 @@
-// From one epoch of a run to the next: pauses, and what is lost and started again.
+// Leads a run from one epoch to the next: pauses, losses and restarts.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

@@ -1,4 +1,4 @@
-// How a run reacts to workers that fail, end, fall silent or are stuck.
+// Reactions of a run to workers that fail, end, fall silent or are stuck.
 #include <fmt/format.h>
 
 #include <algorithm>

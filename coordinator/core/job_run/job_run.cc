@@ -13,7 +13,7 @@ namespace {
 
 constexpr size_t kMaxReasonBytes = 8192;
 
-// Of what is read or sent.
+// Time to read or send the bytes at a pessimistic rate.
 int64_t SlowNs(int64_t bytes) {
   constexpr double kSlowBytesPerSecond = 2e7;
   return static_cast<int64_t>(static_cast<double>(bytes) * 1e9 / kSlowBytesPerSecond);
@@ -169,7 +169,7 @@ std::vector<NodeMessage> JobRun::StopAll(const std::string& reason) const {
   return sends;
 }
 
-// Workers that are no rank.
+// Sorts out workers that are no rank of the plan.
 void JobRun::MarkIdle() {
   nodes_.clear();
   for (auto& [key, worker] : workers_) {
@@ -187,12 +187,13 @@ int64_t JobRun::SlowestIterationNs() const { return plan_ == nullptr ? 0 : 10 * 
 
 int64_t JobRun::ProgressTimeoutNs() const { return std::max(limits_.progress_timeout_ns, SlowestIterationNs()); }
 
-// What its CommitCommand says to a worker that is in an epoch or rests after one.
+// The same time is in the CommitCommand, for a worker in an epoch or at rest after one.
 int64_t JobRun::GraceNs(const NodeSilence& silence, bool rests) const {
   return silence.margin_ns + std::max({silence.grace_ns, SlowestIterationNs(), rests ? limits_.rest_ns : 0});
 }
 
-// Reading a checkpoint takes as long as disks and links take, and who fetches a file notices by itself when none comes.
+// Reading a checkpoint takes as long as disks and links take; a worker that fetches a file notices by itself when none
+// comes.
 int64_t JobRun::PrepareLimitNs() const {
   int64_t bytes = 0;
   for (const ListedCheckpoint& each : listed_) {
@@ -204,7 +205,7 @@ int64_t JobRun::PrepareLimitNs() const {
 // Replicas give each other states between connecting and telling so.
 int64_t JobRun::CommitLimitNs() const { return limits_.commit_timeout_ns + SlowNs(GivenStateBytes()); }
 
-// For the state or phase that begins now.
+// Sets the deadline of the state or phase that begins now.
 void JobRun::SetDeadline(int64_t now_ns) {
   switch (state_) {
     case v1::JOB_STATE_PROFILING:

@@ -44,14 +44,14 @@ struct NodeMessage {
   v1::ConnectResponse message;
 };
 
-// What a run makes of something that happened.
+// Consequences of something that happened to a run.
 struct Reaction {
   struct Change {
     JobState to = v1::JOB_STATE_UNSPECIFIED;
     std::string cause;
   };
-  // Something was lost, and the job is to go on: it moves to RECOVERING, or is in it already, or, where it has no epoch
-  // yet, back to PENDING. Durable before anything is started again.
+  // A loss after which the job is to go on: it moves to RECOVERING, or is in it already, or, where it has no epoch yet,
+  // back to PENDING. Durable before anything is started again.
   struct Loss {
     std::string kind;                                        // FailureEvidence
     std::string cause;                                       // one sentence
@@ -76,7 +76,7 @@ struct Reaction {
   static Reaction FailWith(const absl::Status& status) { return FailWith(std::string(status.message())); }
 };
 
-// What a run has to know of a node's agent to judge its silence.
+// Facts by which a run judges the silence of a node's agent.
 struct NodeSilence {
   NodeKey node;
   int64_t silent_ns = 0;  // since it was last heard
@@ -88,7 +88,7 @@ struct NodeSilence {
 // Iterations of the run: the job's own count, or fewer when it is to stop early.
 int64_t EndIteration(const JobSpec& job, const RunOptions& run);
 
-// Why a job is COMPLETED.
+// The cause of the transition to COMPLETED.
 std::string DoneSentence(int64_t iterations);
 
 class JobRun {
@@ -105,37 +105,38 @@ class JobRun {
 
   // --- Entering a state. Each returns what to send. ---
   std::vector<NodeMessage> EnterProfiling(int64_t now_ns);
-  // What the job has lost in earlier runs counts as well.
+  // Restores what the job has lost in earlier runs, which counts as well.
   void RestoreLosses(const v1::JobDetail& detail, Now now);
   void EnterPlanning();
   // The planner has begun: until then the plan waited for others.
   void OnPlanningBegun(int64_t now_ns);
-  // The job had a run before this one, which has left its devices: this one goes on from the newest of its checkpoints
-  // that this run's nodes have together, or where there is none and nothing was told of any iteration, anew. Once,
-  // before the plan is set.
+  // An earlier run of the job, which has left its devices. This run goes on from the newest checkpoint that its nodes
+  // have together, or begins anew where there is none and no iteration was ever told. Given once, before the plan is
+  // set.
   struct Earlier {
     uint64_t epochs = 0;  // the latest, of all runs
     IterationLog iterations;
     std::vector<ListedCheckpoint> checkpoints;
     std::vector<CheckpointIdentity> resumable;
     bool told = false;  // figures of some iteration
-    // With which they were done: with others samples would be skipped or repeated, and sums made otherwise. 0: none.
+    // Sizes that the earlier iterations were done with: others would skip or repeat samples, and change the order of
+    // sums. 0: none.
     int64_t micro_batch_size = 0;
     int64_t sequence_length = 0;
 
-    // Whether a run on these nodes begins with a checkpoint, or where nothing was ever told to be done.
+    // True when a run on these nodes finds a checkpoint, or no iteration was ever told.
     bool CanGoOnAt(const std::set<NodeKey>& nodes) const;
   };
   void GoOnFrom(Earlier earlier);
   uint64_t epochs_before() const { return epochs_before_; }
-  // The job with the micro-batch sizes and sequence lengths that this run may have.
+  // The job, limited to the micro-batch sizes and sequence lengths that this run may have.
   const JobSpec& choices() const { return choices_; }
   const std::vector<ListedCheckpoint>& checkpoints() const { return listed_; }
 
   // Fits the plan to the allocated devices, whose numbers it then bears. Internal when it names devices that were not
   // allocated. `secret`: fresh, for an epoch with this plan.
   absl::Status SetPlan(PlanResult* plan, std::string secret);
-  // Begins an epoch with the plan, as soon as that may be.
+  // Begins an epoch with the plan as soon as that is possible.
   Reaction Begin() { return Decide(); }
   // Prepares the ranks of the epoch that was begun and stops the workers that are none, whose devices are given
   // back.
@@ -151,72 +152,72 @@ class JobRun {
   // Stops every worker.
   std::vector<NodeMessage> StopAll(const std::string& reason) const;
 
-  // `nodes`: of the run, those that cannot be heard, or may not hear.
+  // `nodes`: those of the run that cannot be heard, or may not hear.
   void Hear(std::span<const NodeSilence> nodes);
 
   // --- What is wanted. ---
-  // Neither comes about before all agents can be heard: a rank that does not hear of its epoch's end or of the next
-  // epoch would lose its state. Ends the epoch, or takes a resume back. REQUIRES: RUNNING or PAUSED.
+  // Pause and Resume take effect once all agents can be heard: a rank that does not hear of its epoch's end, or of the
+  // next epoch, would lose its state. Pause ends the epoch, or takes a resume back. REQUIRES: RUNNING or PAUSED.
   Reaction Pause();
-  // Takes a pause back that has not come about, or asks for the next epoch. `secret`: fresh.
+  // Takes back a pause that has not come about, or asks for the next epoch. `secret`: fresh.
   Reaction Resume(std::string secret);
   bool pause_wanted() const { return pause_wanted_; }
-  // Has the ranks write a checkpoint besides those that are due: before an iteration that none will have passed when it
-  // hears of it, or before that of the pause. FailedPrecondition: the job has no checkpoint.path, neither runs nor is
-  // paused, or is about to pause or to end.
+  // Makes the ranks write a checkpoint besides those that are due, before an iteration that none will have passed when
+  // it hears of it, or before that of the pause. FailedPrecondition: the job has no checkpoint.path, neither runs nor
+  // is paused, or is about to pause or to end.
   absl::StatusOr<int64_t> Checkpoint(Reaction& reaction);
 
   // --- Going on elsewhere. ---
-  // Sites that the job has to leave: what their nodes alone have of a checkpoint is copied to the others before it
-  // moves.
+  // Sets the sites that the job has to leave: parts of a checkpoint that only their nodes have are copied to the others
+  // before it moves.
   void SetLeaving(std::set<std::string> sites) { leaving_ = std::move(sites); }
-  // Ends the epoch, writes a checkpoint of where it ended and moves the job to PENDING when that is safe; when it comes
-  // to nothing, the job goes on as it is, and may_move() is false for a while. REQUIRES: may_move(); RUNNING.
+  // Ends the epoch, writes a checkpoint of where it ended and moves the job to PENDING when that is safe; if that
+  // fails, the job goes on as it is, and may_move() is false for a while. REQUIRES: may_move(); RUNNING.
   Reaction BeginMove(std::string cause);
   bool moving() const { return moving_; }
-  // False: the plan's nodes have none of the job's checkpoints, and it must not begin anew.
+  // False when the plan's nodes have none of the job's checkpoints and it must not begin anew.
   bool FindsState() const;
-  // Some iteration was done in this run.
+  // True when some iteration was done in this run.
   bool progressed() const { return run_progressed_; }
-  // Not while it pauses, is about to end, or has given a move up a moment ago.
+  // False while the job pauses, is about to end, or has given a move up a moment ago.
   bool may_move(int64_t now_ns) const {
     return !moving_ && !pause_wanted_ && !ending_ && !AllDone() && now_ns >= move_not_before_ns_ &&
            !job_.checkpoint.path.empty();
   }
 
   // --- Going on after a loss. ---
-  // A worker is to be started again now.
+  // True when a worker is to be started again now.
   bool RestartDue(int64_t now_ns) const;
-  // Starts workers in the place of those that were lost, where agents can be heard; they bear the numbers after
-  // `last_incarnation`, which becomes the last of them. To be durable before it is sent.
+  // Starts workers in the place of lost ones where agents can be heard, numbered after `last_incarnation`, which
+  // becomes the last of them. To be made durable before it is sent.
   std::vector<NodeMessage> StartLost(int64_t now_ns, uint64_t& last_incarnation);
-  // For the next epoch.
+  // Takes the secret of the next epoch.
   Reaction TakeSecret(std::string secret);
 
   // --- What happens. `report` and `exit` are of a worker of this run (Has). ---
   Reaction OnReport(int64_t now_ns, const WorkerKey& worker, const v1::WorkerReport& report);
   Reaction OnExit(int64_t now_ns, const WorkerKey& worker, const v1::WorkerExit& exit);
   Reaction OnSilent(int64_t now_ns, const WorkerKey& worker, const v1::WorkerSilent& silent);
-  // The node's agent has no knowledge of this coordinator's orders (one of the two was restarted) and has these workers
+  // Handles an agent that does not know this coordinator's orders (one of the two was restarted) and has these workers
   // of the run alive.
   struct Living {
     bool attached = false;
     v1::WorkerStatus status;
   };
   Reaction OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::map<WorkerKey, Living>& alive);
-  // The node's agent, which knows this coordinator's orders, can be heard again and has these workers of the run alive.
+  // Handles an agent that knows this coordinator's orders, can be heard again and has these workers of the run alive.
   void OnReachable(const NodeKey& node, const std::map<WorkerKey, Living>& alive);
-  // All nodes of the run are connected: what is outstanding for the workers of those that have returned.
+  // Returns outstanding orders for the workers of nodes that have returned, once all nodes of the run are connected.
   std::vector<NodeMessage> OnAllConnected(const LinkTable& links);
-  // `nodes`: of the run, those that are not connected or have been silent.
+  // `nodes`: those of the run that are not connected or have been silent.
   Reaction OnTick(int64_t now_ns, std::span<const NodeSilence> nodes);
-  // This process did nothing for so long: nobody else is to blame for it.
+  // Puts deadlines off by the time that this process was stopped: nobody else is to blame for it.
   void Forgive(int64_t pause_ns);
 
   uint64_t incarnation() const { return incarnation_; }
   const Allocation& allocation() const { return allocation_; }
   const std::set<NodeKey>& nodes() const { return nodes_; }  // held by the job
-  // Wanted: part of this run and not told to stop.
+  // True for a worker of this run that was not told to stop.
   bool Has(const WorkerKey& worker) const {
     const auto found = workers_.find(worker);
     return found != workers_.end() && !found->second.stopped;
@@ -227,36 +228,36 @@ class JobRun {
   uint64_t IncarnationOf(const WorkerKey& worker) const { return workers_.at(worker).incarnation; }
   uint64_t last_incarnation() const;
   int64_t WorkersOn(const NodeKey& node) const;
-  // Workers that were not told to stop and whose end was not told; false for those that their agent came back without.
+  // Workers that were not told to stop and whose end is not known; false for those that their agent came back without.
   std::map<WorkerKey, bool> Crew() const;
-  // After which workers without an agent have ended by themselves. `rests`: also those that are paused or have
+  // Time after which workers without an agent have ended by themselves. `rests`: also those that are paused or have
   // finished.
   int64_t GraceNs(const NodeSilence& silence, bool rests) const;
-  // After which a worker of the node has ended that no agent knows any more.
+  // Time after which a worker of the node that no agent knows any more has ended.
   int64_t AloneNs(const NodeKey& node) const;
-  // Of the node's workers, as its agent told before they were started; 0: not told.
+  // Orphan grace of the node's workers, as its agent told before they were started; 0: not told.
   int64_t OrphanGraceNs(const NodeKey& node) const;
   const Profile& profile() const { return profile_; }
-  // What the first epoch begins with, once the job is planned: the newest of those that it may.
+  // The checkpoint that the first epoch begins with, once the job is planned: the newest of those that it may.
   std::optional<CheckpointIdentity> resume_from() const {
     return resumable_.empty() ? std::nullopt : std::optional(resumable_.back());
   }
   const std::vector<CheckpointIdentity>& resumable() const { return resumable_; }
   const std::optional<Epoch>& epoch() const { return epoch_; }
   const std::shared_ptr<PlanResult>& plan() const { return plan_; }
-  // Where the latest epoch has ended; nullopt: it has not.
+  // Iteration before which the latest epoch has ended; nullopt: it has not.
   const std::optional<int64_t>& ended_at() const { return ended_at_; }
   // The first iteration that no rank of the latest epoch has finished.
   int64_t reached() const { return reached_; }
-  // What the job waits for that its state does not tell; empty: nothing.
+  // Reason of the job's waiting that its state does not tell; empty: none.
   std::string WaitsFor() const;
-  // Why workers are lost is about to be decided: what they said must not be forgotten meanwhile.
+  // True while the cause of a loss is still being decided: what the workers said must not be forgotten meanwhile.
   bool diagnosing() const { return diagnosis_.pending(); }
   const IterationLog& iterations() const { return iterations_; }
   IterationLog& iterations() { return iterations_; }
-  // Of the ranks of the plan.
+  // Memory of the plan's ranks.
   const MemoryLog& memory() const { return memory_; }
-  // The plan has to be searched for (again), once all nodes are connected.
+  // True when a plan has to be searched for (again), once all nodes are connected.
   bool wants_plan() const { return state_ == v1::JOB_STATE_PLANNING && plan_ == nullptr && undriven_.empty(); }
 
  private:
@@ -272,7 +273,7 @@ class JobRun {
     bool exited = false;    // its end was told
     bool lost = false;      // another is to be started in its place
     bool lost_with_node = false;
-    // Its process may live and no agent knows it, at the latest since then.
+    // Set when the process may live although no agent knows it: the latest time since when.
     std::optional<int64_t> alone_since_ns;
     std::string trouble;  // why it is to be, if the job goes on; empty: it is well
     uint64_t epoch = 0;   // the rest as WorkerFacts
@@ -301,9 +302,9 @@ class JobRun {
   int64_t CommitLimitNs() const;
   void SetDeadline(int64_t now_ns);
   int64_t ProgressTimeoutNs() const;
-  // An iteration takes what the plan says, not many times that.
+  // Limit on an iteration: several times what the plan says.
   int64_t SlowestIterationNs() const;
-  // Some rank has finished the last iteration: all have taken part in it, and only words are missing.
+  // True when some rank has finished the last iteration: all have taken part in it, and only reports are missing.
   bool AllDone() const;
 
   // --- orders.cc ---
@@ -332,15 +333,15 @@ class JobRun {
   Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported);
   std::optional<Reaction::Change> Over();
   Reaction OnProfiled();
-  // The worker is at least as far as this in the epoch.
+  // Notes that the worker is at least as far as this in the epoch.
   void Advance(Worker& worker, v1::WorkerPhase phase) const;
-  // Runs the epoch no more.
+  // True when the worker no longer runs the epoch.
   bool HasLeft(const Worker& worker) const;
   bool AllLeft() const;
   bool SomeLeft() const;
   void TakeStatus(Worker& worker, const v1::WorkerStatus& status);
   Reaction OnHeartbeat(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status);
-  // What a status alone tells: that the worker has finished, or ended its epoch.
+  // Acts on a status alone: the worker has finished, or ended its epoch.
   Reaction Settle(int64_t now_ns, Worker& worker, const WorkerKey& key);
   std::vector<StateIdentity> StatesOf(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) const;
   void NoteReached(int64_t next);
@@ -352,12 +353,12 @@ class JobRun {
   Reaction Carry(int64_t now_ns, int64_t iteration, RunCheckpoints::Outcome outcome);
   void List(const ListedCheckpoint& complete);
   void DropAfter(int64_t iteration);
-  // Lists the newest so many, and the newest that is copied. True: some are listed no more.
+  // Keeps the newest `keep` in the list, and the newest that is copied. True when some were removed from it.
   bool Trim(int64_t keep);
   bool IsOldNews(int64_t iteration) const;
-  // That nodes must not remove.
+  // Checkpoints that nodes must not remove.
   std::vector<CheckpointIdentity> Kept() const;
-  // The newest that other sites have copies of, where the job wants copies; 0: none.
+  // Iteration of the newest checkpoint with copies at other sites, where the job wants copies; 0: none.
   int64_t Protected() const;
   NodeMessage CopyMessage(const RunCheckpoints::CopyOrder& order) const;
   double CopyRate(const RunCheckpoints::CopyOrder& order) const;
@@ -365,30 +366,30 @@ class JobRun {
   // --- moves.cc ---
   void DropLostParts();
   void Choose(int64_t micro_batch_size, int64_t sequence_length);
-  // Of the job as it was applied.
+  // First iteration of the job as it was applied.
   int64_t FirstIteration() const { return resumable_.empty() ? 0 : resumable_.back().iteration; }
   std::set<NodeKey> MemberNodes() const;
-  // Those that an epoch can begin with.
+  // Checkpoints that an epoch can begin with.
   std::vector<CheckpointIdentity> Checkpoints() const;
-  // The state that the ranks rest with is where the next run can have it: moves on, or orders what is missing.
-  // `failed`: the attempt has, just now.
+  // Moves on when the next run can have the state that the ranks rest with; otherwise orders what is missing. `failed`:
+  // the attempt has, just now.
   Reaction SaveForMove(int64_t now_ns, bool failed);
-  // The state behind the last iteration is safe, or nobody wants it.
+  // True when the state after the last iteration is safe, or nobody wants it.
   bool LastSaved() const;
-  // Orders it again where an attempt came to nothing.
+  // Orders that state again after a failed attempt.
   Reaction SaveLast(int64_t now_ns);
   std::vector<NodeMessage> OrderCheckpoint(int64_t iteration);
 
   // --- epochs.cc ---
-  // What NextEpoch says.
+  // Carries out what NextEpoch decides.
   Reaction Decide();
   EpochFacts Facts() const;
   std::vector<int32_t> ReplicaGroups() const;
   int64_t GivenStateBytes() const;
   std::string EpochSentence() const;
-  // A recovery or a failure with the verdict, when there is one.
+  // Recovers or fails by the verdict, once there is one.
   Reaction Diagnose(int64_t now_ns, bool more_may_come);
-  // What a job that has diverged can go on from.
+  // Names what a job that has diverged can go on from.
   std::string LastCheckpointWords() const;
   bool MayRecover() const;
   bool MayBeginAgain(const FailureEvidence& why) const;
@@ -402,7 +403,7 @@ class JobRun {
 
   // --- failures.cc ---
   Reaction OnFailure(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::FailureReport& report);
-  // What the job can go on from when a checkpoint cannot be read.
+  // State that the job can go on from when a checkpoint cannot be read.
   enum class Left {
     kNothing,
     kAnother,    // checkpoint

@@ -1,4 +1,4 @@
-// How a run gives its job to the one that follows it on other devices.
+// Hands a run's job to the run that follows it on other devices.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -43,7 +43,7 @@ std::vector<CheckpointIdentity> JobRun::Checkpoints() const {
   const std::set<NodeKey> nodes = MemberNodes();
   std::vector<CheckpointIdentity> found;
   for (const ListedCheckpoint& each : listed_) {
-    // What this run has written its nodes have, unless they have lost it since.
+    // Nodes have what this run has written, unless they have lost it since.
     if ((each.identity.incarnation == incarnation_ && !each.IsUnreadableAt(nodes)) || each.IsAt(nodes)) {
       found.push_back(each.identity);
     }
@@ -56,7 +56,7 @@ std::vector<CheckpointIdentity> JobRun::Checkpoints() const {
 
 bool JobRun::FindsState() const { return !must_find_state_ || !Checkpoints().empty(); }
 
-// What the nodes have told of their folders: one that is back may have lost its disk.
+// Removes holders that no longer report a checkpoint: a node that is back may have lost its disk.
 void JobRun::DropLostParts() {
   for (ListedCheckpoint& each : listed_) {
     for (ListedCheckpoint::Holders& holders : each.parts) {

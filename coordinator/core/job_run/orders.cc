@@ -1,4 +1,4 @@
-// What the workers of a run are ordered to do.
+// Orders to the workers of a run.
 #include <fmt/format.h>
 
 #include <algorithm>

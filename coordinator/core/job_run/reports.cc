@@ -1,4 +1,4 @@
-// How a run reacts to what its workers and their agents report.
+// Reactions of a run to reports of its workers and their agents.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -31,7 +31,8 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
     case v1::WorkerReport::kCommitted:
       return OnCommitted(worker, key, report);
     case v1::WorkerReport::kFailure:
-      // Of an older epoch it is no news, but a worker that cannot go on at all says so with whichever it knows.
+      // A failure in an older epoch is no news, except from a worker that cannot go on at all, which reports it with
+      // whichever epoch it knows.
       return of_epoch || !report.failure().parked() ? OnFailure(now_ns, worker, key, report.failure()) : Reaction{};
     case v1::WorkerReport::kIteration:
       return of_epoch ? OnIteration(now_ns, worker, key, report.iteration()) : Reaction{};
@@ -110,7 +111,7 @@ void JobRun::TakeStatus(Worker& worker, const v1::WorkerStatus& status) {
   }
 }
 
-// Of this run: memory that outlives a process may hold those of an earlier one.
+// Keeps the states of this run: memory that outlives a process may hold those of an earlier one.
 std::vector<StateIdentity> JobRun::StatesOf(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) const {
   std::vector<StateIdentity> found;
   for (const v1::HeldState& state : states) {

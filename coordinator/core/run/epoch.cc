@@ -42,7 +42,7 @@ bool HasSuccessor(const EpochFacts& facts, const EpochMember& member) {
   });
 }
 
-// What an epoch begins with.
+// The state that an epoch begins with.
 struct Beginning {
   StateIdentity state;
   std::optional<CheckpointIdentity> checkpoint;
@@ -58,7 +58,7 @@ class MemberStates {
     }
   }
 
-  // That all hold or have kept, or a replica of each.
+  // The newest state that all members, or a replica of each, hold or have kept.
   std::optional<StateIdentity> NewestCommon(int64_t up_to) const {
     std::set<StateIdentity> states;
     for (const WorkerFacts* worker : workers_) {
@@ -96,7 +96,7 @@ class MemberStates {
     return std::ranges::find(workers_[rank]->states, state) != workers_[rank]->states.end();
   }
 
-  // By group: the first rank that has the state.
+  // First rank of each group that has the state.
   std::vector<int32_t> FirstOfGroups(const StateIdentity& state) const {
     std::vector<int32_t> first(group_count_, Epoch::kNobody);
     for (size_t rank = 0; rank < workers_.size(); ++rank) {
@@ -157,7 +157,7 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
     return (worker != nullptr && HasLeft(*worker, old->number)) || HasSuccessor(facts, member);
   });
   if (!fenced) {
-    // After a loss its place may be taken by another already, which is about to say hello.
+    // A lost member's successor may already be on its device, about to say hello.
     if (std::optional<std::string> loss = LossOf(facts, old->members); loss.has_value() && !facts.may_go_back) {
       return Fail(*std::move(loss));
     }

@@ -1,6 +1,6 @@
-// A job's training is a sequence of epochs. An epoch is one plan on one set of workers from one iteration on; all its
-// ranks run it, or none finishes an iteration of it. What comes next is decided here and nowhere else, from what is
-// known at the moment: start, adoption after a restart, pause, resume and recovery are the same question. (In the
+// A job's training is a sequence of epochs. An epoch is one plan on one set of workers from one iteration on; either
+// all its ranks run it, or none finishes an iteration of it. The next step is decided here and nowhere else, from what
+// is known at the moment: start, adoption after a restart, pause, resume and recovery are the same question. (In the
 // manner of the pure chain update of 3FS, https://github.com/deepseek-ai/3FS.)
 #pragma once
 
@@ -33,8 +33,7 @@ struct Epoch {
   int64_t first_iteration = 0;       // the members begin with the state before it
   uint64_t state_epoch = 0;          // of that state (StateIdentity), which they hold or have kept
   std::optional<CheckpointIdentity> from_checkpoint = std::nullopt;  // which they read from this instead
-  // By rank: the member that gives the state to its replicas, some of which lack it; kNobody where none does. Empty:
-  // none.
+  // Member that gives the state to each rank's replicas, by rank; kNobody where all of them have it. Empty: none.
   std::vector<int32_t> state_ranks = {};
   static constexpr int32_t kNobody = -1;
 
@@ -54,7 +53,7 @@ struct WorkerFacts {
 struct EpochFacts {
   bool wanted = true;                // the user wants the job to run, not paused, and all its agents hear it
   std::vector<EpochMember> members;  // the plan's, by rank; empty: there is no plan
-  // By rank: those with an equal number are replicas that hold the same states. Empty: there are none.
+  // Replica group of each rank: ranks of one group hold the same states. Empty: there are no replicas.
   std::vector<int32_t> replica_groups = {};
   std::vector<WorkerFacts> workers;  // of the job, at least all of the above and of the old epoch's members
   uint64_t epochs_before = 0;        // the latest epoch of the job's earlier runs
@@ -72,21 +71,20 @@ struct EpochDecision {
   std::string reason;  // kWait: what for. kFail: one sentence
 };
 
-// The rules:
-//   1. A worker is lost for good that the plan needs, or an old epoch that has not ended (unless the job may go back),
-//   or,
-//      as long as there is neither, any worker: fail.
-//   2. The job is not wanted, or has no plan: wait.
+// The rules, in order:
+//   1. Fail if a worker is lost that the plan needs, or (unless the job may go back) one of an old epoch that has not
+//      ended. Before there is a plan or an epoch, any loss fails the job.
+//   2. Wait while the job is not wanted, or has no plan.
 //   3. The fence: no epoch begins while the old one could finish an iteration. Every iteration needs every member, so
 //      the old one cannot as soon as one member has acknowledged its end, or has a successor on its device, which is
-//      not started before it has ended.
+//      not started before the member has ended.
 //   4. A new epoch begins with one state, the newest that all its members can have: all are attached, and hold it or
-//      have kept it, or are given it by a replica that has it, or read it from a checkpoint, or begin anew. Members
-//      that may still come to it are waited for. Once there was an epoch only a loss is a reason to go back to a
-//      checkpoint or the beginning. After a loss a state that is held by all is preferred of which all iterations
-//      before it are told: the figures of one that is repeated are told again, and those that went with a worker would
-//      leave a gap.
-//   5. Nothing is left to be done at the end iteration: wait, unless a member that has done it was lost.
+//      have kept it, or get it from a replica that has it, or read it from a checkpoint, or begin anew. Members
+//      that may still come to it are waited for. Once there was an epoch, only a loss is a reason to go back to a
+//      checkpoint or the beginning. After a loss, the newest common state before which the figures of all iterations
+//      are told is preferred: a repeated iteration is told again, while figures that went with a worker would leave a
+//      gap.
+//   5. Wait when nothing is left to be done at the end iteration, unless a member that has done it was lost.
 EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts);
 
 }  // namespace geopipe

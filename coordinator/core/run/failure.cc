@@ -49,7 +49,7 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) 
   const std::string words = LastLine(exit.last_words());
   const std::string said = words.empty() ? "" : fmt::format("; its last words: {}", words);
   if (exit.signal() != 0) {
-    // What the process said before somebody else ended it has nothing to do with its end.
+    // Last words do not explain an end that came from outside.
     const bool from_outside = exit.signal() == kSigKill || exit.signal() == kSigTerm || exit.signal() == kSigInt;
     const std::string_view hint =
         exit.signal() == kSigKill ? "; likely the out-of-memory killer (check dmesg) or a manual kill" : "";

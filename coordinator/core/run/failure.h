@@ -1,4 +1,4 @@
-// Why a job lost a worker, or failed. One death makes many complaints: a killed worker breaks its neighbours'
+// Finds out why a job lost a worker, or failed. One death makes many complaints: a killed worker breaks its neighbours'
 // connections, and their reports may arrive before the news of the death itself. The first evidence that can be a root
 // cause decides; evidence that is only ever a consequence waits a grace period for a better one.
 #pragma once
@@ -28,19 +28,19 @@ struct FailureEvidence {
   bool diverged = false;          // its numbers are none any more: only an older state is of use
 };
 
-// What a job can lose a worker or its progress by: connections broke and nobody ended; a signal; an exit without a
-// signal; an error of its own; silence; an action that does not end; its agent came back without it; nothing is heard
-// of its agent; it did not do in time what it was told; no iteration ends; a checkpoint cannot be read.
+// Kinds of losses, in order: connections broke and nobody ended; a signal; an exit without a signal; an error of the
+// worker's own; silence; an action that does not end; an agent came back without the worker; nothing is heard of the
+// agent; an order was not carried out in time; no iteration ends; a checkpoint cannot be read.
 inline constexpr std::string_view kLossKinds[] = {"cut",  "killed",      "exited", "failed",      "silent",    "stuck",
                                                   "gone", "unreachable", "late",   "no_progress", "unreadable"};
 
-// An exit nobody asked for: by signal ("worker west/n0/0 (pid 12, site west) was killed by signal 9 (SIGKILL)") or by
-// itself, with the end of what it said.
+// Evidence of an exit that nobody asked for: by signal ("worker west/n0/0 (pid 12, site west) was killed by signal 9
+// (SIGKILL)") or by itself, with the end of what it said.
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit);
 
-// What a worker says of its own failure. A broken or silent peer (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED, CANCELLED)
-// is a consequence; everything else is its own, and permanent unless it is a bug (INTERNAL, UNKNOWN): what is missing,
-// does not fit or is damaged is so for the next worker, too.
+// Evidence of a worker's report of its own failure. A broken or silent peer (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED,
+// CANCELLED) is a consequence; everything else is a root cause, and permanent unless it is a bug (INTERNAL, UNKNOWN):
+// what is missing, does not fit or is damaged is so for the next worker, too.
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report);
 
 class FailureDiagnosis {
@@ -49,7 +49,7 @@ class FailureDiagnosis {
   void Add(int64_t now_ns, FailureEvidence evidence);
 
   bool pending() const { return best_.has_value(); }
-  // So much time passed without this process.
+  // Puts the grace period off by the time that this process was stopped.
   void Forgive(int64_t pause_ns) { since_ns_ += pause_ns; }
 
   // The cause, when it is time: at once for a root cause, else `grace_ns` after the first evidence, and not while

@@ -19,7 +19,7 @@
 
 namespace geopipe {
 
-// What one round asks for.
+// The measurements that one round asks for.
 struct ProfileCandidate {
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
@@ -29,21 +29,22 @@ struct ProfileCandidate {
   friend bool operator==(const ProfileCandidate&, const ProfileCandidate&) = default;
 };
 
-// The (b, s) of the job's search that divide an iteration's tokens: the others cannot be planned. Where the costs of
-// computing are given (explicit costs, the modelled backend, paced workers that stand for other devices) one round
-// without any. The first round measures messages, of the largest size that the job sends or kMaxProfiledMessageBytes,
-// unless `workers` is 1; so it may be that none is needed, but where there are checkpoints to be found.
+// Rounds for the (b, s) of the job's search that divide an iteration's tokens: the others cannot be planned. One round
+// without any where the costs of computing are given (explicit costs, the modelled backend, paced workers that stand
+// for other devices). The first round measures messages, of the largest size that the job sends or
+// kMaxProfiledMessageBytes, unless `workers` is 1. Empty when nothing has to be measured and no checkpoints have to be
+// found.
 std::vector<ProfileCandidate> ProfileCandidates(const JobSpec& job, const RunOptions& run, size_t workers,
                                                 bool stand_for_devices = false);
 
-// Whether all workers of a paced run stand for devices whose speed is described: not the host's processors, whose
-// figures say less than a measurement.
+// True when all workers of a paced run stand for devices whose speed is described, that is, not for the host's
+// processors, whose figures say less than a measurement.
 bool StandForDevices(const RunOptions& run, const Allocation& allocation);
 
-// Larger messages cost their share more.
+// Largest message that is measured; the cost of larger ones is in proportion.
 inline constexpr int64_t kMaxProfiledMessageBytes = int64_t{4} << 20;
 
-// What one worker has measured in one round.
+// Results of one worker in one round.
 struct Measurement {
   std::optional<ProfileEntry> entry;   // unless skip_compute
   std::optional<MessageCost> message;  // where message_bytes

@@ -1,5 +1,5 @@
-// How often a job may lose something and go on: so many times an hour with each worker, and later and later for as long
-// as nothing comes of it.
+// Limits how often a job may lose something and go on: so many losses of each worker an hour, and longer and longer
+// delays for as long as no iteration gets done.
 #pragma once
 
 #include <cstdint>
@@ -21,15 +21,14 @@ class Restarts {
   // `per_hour`: of one worker. `seed`: of the delays' jitter.
   Restarts(int64_t per_hour, uint64_t seed) : per_hour_(per_hour), jitter_(seed) {}
 
-  // A worker was lost. nullopt: it may be started again; else why the job has failed: all its losses within the last
-  // hour, each with its cause.
+  // Records the loss of a worker. Returns nullopt when it may be started again; otherwise why the job has failed: all
+  // its losses within the last hour, each with its cause.
   std::optional<std::string> OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause);
 
-  // How long to wait before the job goes on: nothing the first time, then twice as long each time, with jitter, until
-  // OnProgress.
+  // Delay before the job goes on: none the first time, then twice as long each time, with jitter, until OnProgress.
   int64_t NextDelayNs();
   void OnProgress() { attempts_ = 0; }
-  // An earlier attempt came to nothing as well.
+  // Counts an earlier attempt that came to nothing as well.
   void CountAttempt() { ++attempts_; }
 
  private:

@@ -281,12 +281,13 @@ bool Contains(const std::vector<CheckpointIdentity>& found, const CheckpointIden
   return std::ranges::find(found, identity) != found.end();
 }
 
-// Then both are of one job: a node that was lost for a while has what it had.
+// True when both nodes have some checkpoint in common, and so are of one job: a node that was lost for a while has what
+// it had.
 bool SomeInBoth(const std::vector<CheckpointIdentity>& a, const std::vector<CheckpointIdentity>& b) {
   return std::ranges::any_of(a, [&](const CheckpointIdentity& each) { return Contains(b, each); });
 }
 
-// Of one job: the numbers of its runs and epochs ascend.
+// True when `a` is the older of two of one job, whose numbers of runs and epochs ascend.
 bool IsOlder(const CheckpointIdentity& a, const CheckpointIdentity& b) {
   return std::pair(a.incarnation, a.epoch) < std::pair(b.incarnation, b.epoch);
 }

@@ -1,9 +1,9 @@
 // The checkpoints of one run: from the files of its ranks to the manifests on its nodes and the copies at other sites.
-// A checkpoint counts when every rank, of all tensor and data ranks of each stage, has told which files it has written,
-// and then every node the manifest, and not before: the manifest comes last. A rank may have written none: a replica
-// whose state another writes. Copies are made of checkpoints that are complete: what the ranks of one node have written
-// goes to a node of the next site in the plan's order, from the last to the first; it counts as copied when all of them
-// are whole.
+// The manifest comes last: a checkpoint counts once every rank, of all tensor and data ranks of each stage, has told
+// which files it has written, and then every node that it has written the manifest. A rank may have written no file: a
+// replica whose state another writes. Only complete checkpoints are copied: what the ranks of one node have written
+// goes to a node of the next site in the plan's order, from the last to the first; a checkpoint counts as copied when
+// all its copies are whole.
 #pragma once
 
 #include <absl/status/status.h>
@@ -26,36 +26,39 @@
 namespace geopipe {
 
 struct ListedCheckpoint {
-  // What the ranks of one node have written, which is something: the node, then those that have copies of all of it.
+  // Nodes that hold all that the ranks of one node have written (at least one file): that node first, then those with
+  // copies.
   using Holders = std::vector<NodeKey>;
 
   CheckpointIdentity identity;
   int64_t bytes = 0;        // of all files
   int64_t duration_ns = 0;  // from the first copy of a rank's state on
   std::vector<Holders> parts = {};
-  // Each: nodes that have not all of its files between them, whatever was told of parts. The latest kMaxUnreadable.
+  // Sets of nodes that were found not to have all files between them, whatever was told of parts; the latest
+  // kMaxUnreadable.
   std::vector<std::set<NodeKey>> unreadable_at = {};
   static constexpr size_t kMaxUnreadable = 8;
 
   bool is_copied() const {
     return !parts.empty() && std::ranges::all_of(parts, [](const Holders& holders) { return holders.size() > 1; });
   }
-  // All of its files are on these nodes together.
+  // True when these nodes together have all files.
   bool IsAt(const std::set<NodeKey>& nodes) const;
-  // They were found not to be.
+  // True when these nodes were found not to have all files.
   bool IsUnreadableAt(const std::set<NodeKey>& nodes) const;
-  // Other nodes than these have files of it.
+  // True when other nodes than these have files of it.
   bool IsBeyond(const std::set<NodeKey>& nodes) const;
 
   friend bool operator==(const ListedCheckpoint&, const ListedCheckpoint&) = default;
 };
 
-// Those that are listed of the job, oldest first. DataLoss: they cannot be read.
+// Checkpoints that are listed of the job, oldest first. DataLoss: they cannot be read.
 absl::StatusOr<std::vector<ListedCheckpoint>> ListedOf(const v1::JobDetail& detail);
 
 class RunCheckpoints {
  public:
-  // A newer attempt beyond this ends the oldest: a rank or node that falls behind costs turns and nothing else.
+  // Limit on attempts at once; a newer one ends the oldest, so a rank or node that falls behind only misses
+  // checkpoints.
   static constexpr size_t kMaxAttempts = 4;
 
   struct ManifestOrder {
@@ -73,7 +76,7 @@ class RunCheckpoints {
     std::vector<Source> sources;
     int64_t bytes = 0;  // of all files
   };
-  // What comes of a report.
+  // Consequences of a report.
   struct Outcome {
     std::vector<ManifestOrder> orders = {};
     std::vector<CopyOrder> copies = {};
@@ -86,8 +89,8 @@ class RunCheckpoints {
     std::set<std::string> avoid = {};  // sites that get none, and whose own parts alone are copied; empty: none
   };
 
-  // Attempts of earlier epochs come to nothing: nobody can tell any more what state their ranks hold. `copies`: whether
-  // there are to be any.
+  // Begins an epoch and abandons attempts of earlier ones: nobody can tell any more what state their ranks hold.
+  // `copies`: whether copies are wanted.
   void BeginEpoch(const Epoch& epoch, uint64_t incarnation, int64_t sequence_length, bool copies);
 
   // The first error ends the attempt. Reports of other epochs, of workers that are no members, second ones, and those
@@ -96,12 +99,13 @@ class RunCheckpoints {
   Outcome OnManifest(int64_t now_ns, const WorkerKey& worker, uint64_t epoch, const v1::ManifestReport& report);
   Outcome OnCopied(const WorkerKey& worker, uint64_t epoch, const v1::ReplicaReport& report);
 
-  // The ranks are asked (again) for the checkpoint before this iteration: an attempt that is over begins anew.
+  // Notes that the ranks are asked (again) for the checkpoint before this iteration: an attempt that is over begins
+  // anew.
   void Ask(int64_t iteration) { Ask(iteration, {.wanted = copies_}); }
   void Ask(int64_t iteration, CopyRule rule);
-  // Nothing is known to come of the attempts that are under way.
+  // Forgets the attempts under way: nobody will hear what becomes of them.
   void Abandon() { attempts_.clear(); }
-  // An attempt is under way, or was asked for, and not over; copies of what is complete are still made.
+  // True while an attempt is under way, or was asked for, and not over, the copies of a complete one included.
   bool Pending(int64_t iteration) const;
 
  private:
@@ -136,12 +140,12 @@ class RunCheckpoints {
   std::map<int64_t, Attempt> attempts_;  // by iteration
 };
 
-// Which of the checkpoints that were found on the nodes the run may begin with, oldest first: with `resume` the newest
-// kMaxResumable that some node has, for who lacks the files fetches them; of two of one iteration the younger, where
-// their nodes have others in common. None otherwise, and then there must be none, for two runs below one path would
-// remove each other's. FailedPrecondition, one sentence: a run begins anew where there are checkpoints; there is none,
-// or nodes have those of different jobs; the newest is at the job's end, or of a sequence length that is not among
-// `sequence_lengths`.
+// Returns the checkpoints, of those that were found on the nodes, that the run may begin with, oldest first. With
+// `resume`: the newest kMaxResumable that some node has, since nodes that lack the files fetch them; of two of one
+// iteration the younger, where their nodes have others in common. Without: none, and then there must be none, for two
+// runs below one path would remove each other's. FailedPrecondition, one sentence: a run begins anew where there are
+// checkpoints; there is none, or nodes have those of different jobs; the newest is at the job's end, or of a sequence
+// length that is not among `sequence_lengths`.
 inline constexpr size_t kMaxResumable = 8;
 absl::StatusOr<std::vector<CheckpointIdentity>> ResumableCheckpoints(
     const std::string& path, bool resume, const std::map<NodeKey, std::vector<CheckpointIdentity>>& found,

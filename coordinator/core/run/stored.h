@@ -1,4 +1,4 @@
-// What the store gives a coordinator at its start: what its earlier lives have made durable.
+// State that the store gives a coordinator at its start, made durable by its earlier lives.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,7 @@ struct StoredState {
   std::vector<std::string> drained_sites;
 };
 
-// What a job's ranks have reported since it was last stored.
+// Reports of a job's ranks since it was last stored.
 struct JobProgress {
   std::string job;
   std::vector<v1::IterationSummary> finished;  // in order

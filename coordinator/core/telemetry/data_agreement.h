@@ -1,4 +1,4 @@
-// Whether two workers of a job read the same training data, by what each has found of its own so far.
+// Decides whether two workers of a job read the same training data, by what each has found of its own so far.
 #pragma once
 
 #include <cstdint>

@@ -20,17 +20,17 @@ class IterationLog {
   // Iterations from `first` on, of `ranks` ranks. The latest `kept` summaries stay readable.
   IterationLog(int32_t ranks, int64_t first, size_t kept);
 
-  // What an earlier life of the coordinator has stored: summaries up to `next` (the latest, without a gap) and reports
-  // of iterations from there on, of which those of the latest `epoch` count.
+  // Restores what an earlier life of the coordinator has stored: summaries up to `next` (the latest, without a gap) and
+  // reports of iterations from there on, of which those of the latest `epoch` count.
   static IterationLog Restore(int32_t ranks, size_t kept, uint64_t epoch, int64_t next,
                               std::vector<v1::IterationSummary> summaries,
                               const std::vector<v1::IterationReport>& partial);
 
-  // The job goes on with another plan, of so many ranks: what was told stays, what is incomplete is void.
+  // Goes on with another plan, of so many ranks: complete iterations stay, incomplete ones are void.
   void GoOnWith(int32_t ranks);
 
-  // An epoch begins with iteration `first`, of as many ranks as before. What was reported from there on is void, but
-  // for iterations that were told: those that are done again are passed over.
+  // Begins an epoch with iteration `first`, of as many ranks as before. Reports from there on are void, except those of
+  // iterations that were told: these are passed over when they are done again.
   void BeginEpoch(uint64_t epoch, int64_t first);
 
   // Takes the report of one rank. Returns how many iterations became complete: those that all ranks have reported, or
@@ -38,7 +38,7 @@ class IterationLog {
   // norm are rank 0's, bubble_ratio = 1 - sum of busy / (ranks * duration); what a lost report would have told is
   // absent, and the summary marked incomplete. Second reports are ignored, and those that name no rank.
   int64_t OnReport(const v1::IterationReport& report);
-  // The rank has finished all iterations below `next`: what it has not reported of them will not come.
+  // Notes that the rank has finished all iterations below `next`: what it has not reported of them will not come.
   int64_t OnRankAt(int32_t rank, int64_t next);
 
   // Iterations complete so far: all below this one.
@@ -65,8 +65,8 @@ class IterationLog {
   // Gives the summaries' memory back; medians and single iterations are then no longer known.
   void Forget();
 
-  // Iterations that some rank has not told yet. Past the first bound the oldest is told as it is; past the second,
-  // those after it are without timelines.
+  // Bounds on iterations that some rank has not reported yet. Past the first the oldest is told as it is; past the
+  // second, later ones have no timelines.
   static constexpr size_t kMaxPending = 100'000;
   static constexpr size_t kMaxPendingWithActions = 64;
   static constexpr size_t kMaxTimelines = 5;

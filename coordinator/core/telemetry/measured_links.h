@@ -1,5 +1,5 @@
-// What has been measured of the links, per direction, by probes of idle links and from the traffic of running jobs. A
-// single measurement may have been disturbed; what counts is the middle one of the latest three.
+// Measurements of the links, per direction, by probes of idle links and from the traffic of running jobs. A single
+// measurement may have been disturbed, so the median of the latest three counts.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +20,7 @@ struct MeasuredDirection {
   int32_t measurements = 0;
 };
 
-// What a job's messages tell of one direction.
+// One direction of a link, as seen from a job's messages.
 struct TrafficObservation {
   std::string from_site;
   std::string to_site;
@@ -33,13 +33,13 @@ struct TrafficObservation {
 class MeasuredLinks {
  public:
   static constexpr size_t kKept = 3;
-  // Of one direction, updates from traffic are no closer than this.
+  // Shortest interval between updates of one direction from traffic.
   static constexpr int64_t kTrafficIntervalNs = 1'000'000'000;
 
   void AddProbe(int64_t now_ns, const std::string& from, const std::string& to, const v1::LinkMeasurement& measurement);
   // False when the direction was updated so lately that this was passed over.
   bool AddTraffic(int64_t now_ns, const TrafficObservation& observation);
-  // What an earlier life of the coordinator knew.
+  // Restores what an earlier life of the coordinator knew.
   void Restore(int64_t at_ns, const std::string& from, const std::string& to, const v1::LinkMeasurement& measurement,
                bool from_traffic);
   // All of a site's links may have changed.

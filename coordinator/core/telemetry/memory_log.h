@@ -13,10 +13,11 @@ namespace geopipe {
 class MemoryLog {
  public:
   MemoryLog() = default;
-  // What an earlier life of the coordinator has stored.
+  // Restores what an earlier life of the coordinator has stored.
   explicit MemoryLog(const google::protobuf::RepeatedPtrField<v1::MeasuredMemory>& stored);
 
-  // A worker that was started again in the place of another counts anew: of each category the greatest stays.
+  // Adds a rank's peaks. A worker that was started in the place of another counts anew: the greatest of each category
+  // stays.
   void Add(int32_t rank, const v1::MemoryPeaks& peaks);
 
   // Replaces `all`; ranks ascend.
