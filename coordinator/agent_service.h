@@ -21,7 +21,7 @@ class AgentServiceAdapter final : public v1::AgentService::CallbackService, publ
   grpc::ServerBidiReactor<v1::ConnectRequest, v1::ConnectResponse>* Connect(
       grpc::CallbackServerContext* context) override;
 
-  // By the core's thread. Sessions that have ended are passed over.
+  // Called by the core's thread. Sessions that have ended are passed over.
   void Send(SessionId session, v1::ConnectResponse message) override { streams_.Send(session, std::move(message)); }
   void Close(SessionId session, const absl::Status& status) override { streams_.End(session, status); }
 

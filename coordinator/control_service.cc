@@ -16,7 +16,7 @@ using Unary = grpc::ServerUnaryReactor;
 
 // Messages that the core may have under way to one watcher.
 constexpr int64_t kWatchWindow = 256;
-// How many watches there may be is the core's decision.
+// The core decides how many watches there may be.
 const StreamLimits kWatchLimits{
     .peer = "watcher", .max_streams = std::numeric_limits<size_t>::max(), .max_queued_messages = 2 * kWatchWindow};
 

@@ -47,7 +47,7 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
   grpc::ServerWriteReactor<v1::WatchJobResponse>* WatchJob(Context* context,
                                                            const v1::WatchJobRequest* request) override;
 
-  // By the core's thread. Calls that have ended are passed over.
+  // Called by the core's thread. Calls that have ended are passed over.
   void Reply(CallId call, absl::StatusOr<ControlReply> reply) override;
   void SendToWatcher(CallId call, std::vector<v1::WatchJobResponse> messages) override;
   void EndWatch(CallId call, const absl::Status& status) override;

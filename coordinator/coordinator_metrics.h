@@ -24,7 +24,7 @@ class CoordinatorMetrics final : public RunnerObserver {
   void OnEffect(const Effect& effect) override;
 
  private:
-  // What a job has spent, in this life of the coordinator.
+  // Time that a job has spent, in this life of the coordinator.
   struct Times {
     int64_t counted_ns = 0;  // on iterations that are told
     int64_t lost_ns = 0;     // on losses

@@ -30,7 +30,8 @@ class EventPort {
     return false;
   }
 
-  // For calls that are asked to retry instead of waiting.
+  // Called by the core's thread each time it has taken an event. Lets the sender that has waited longest try. (The lock
+  // keeps a sender that has just found the inbox full from registering too late to be called.)
   bool TryPost(Event& event) { return inbox_.TryPush(event); }
 
   // Called by the core's thread each time it has taken an event. Lets the one who has waited longest try. (The lock is

@@ -28,7 +28,7 @@ constexpr const char* kCreateJobs = R"sql(
   INSERT INTO schema_version VALUES (2);
 )sql";
 
-// What schema 3 adds.
+// Additions of schema 3.
 constexpr const char* kAddProgress = R"sql(
   ALTER TABLE jobs ADD COLUMN record BLOB NOT NULL DEFAULT x'';
   CREATE TABLE coordinator (incarnation INTEGER NOT NULL) STRICT;
@@ -45,7 +45,7 @@ constexpr const char* kAddProgress = R"sql(
   UPDATE schema_version SET version = 3;
 )sql";
 
-// What schema 4 adds.
+// Additions of schema 4.
 constexpr const char* kAddDrainedSites = R"sql(
   CREATE TABLE drained_sites (site TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
   UPDATE schema_version SET version = 4;

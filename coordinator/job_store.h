@@ -38,14 +38,15 @@ class JobStore {
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(std::string path, const JobStoreOptions& options = {});
   virtual ~JobStore() = default;
 
-  // Everything. Of finished jobs without iterations.
+  // Loads everything but the iterations of finished jobs.
   virtual absl::StatusOr<StoredState> Load() = 0;
 
-  // The incarnation of a coordinator that begins at `now_unix_ns`: greater than any before by 2^32 at least, so that
-  // there are numbers between the two for what the earlier one named.
+  // The incarnation of a coordinator that begins at `now_unix_ns`: greater than any before by at least 2^32, which
+  // leaves numbers for what the earlier one named.
   virtual absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) = 0;
 
-  // A new job with its first transition; replaces a job of the same name and removes the job `forget` (empty: none).
+  // Inserts a new job with its first transition; replaces a job of the same name and removes the job `forget` (empty:
+  // none).
   virtual absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget) = 0;
 
   // Adds the job's transition number `sequence` (from 0) and sets its state. `outcome` and `record` (nullptr:
@@ -57,8 +58,8 @@ class JobStore {
   // `outcome` as above.
   virtual absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) = 0;
 
-  // Iterations as they are told; what was partial of them goes. Beyond JobStoreOptions::iterations_kept the oldest go.
-  // Links replace what was known of them.
+  // Stores iterations as they are told and removes their partial reports. Beyond JobStoreOptions::iterations_kept the
+  // oldest go. Links replace what was known of them.
   virtual absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) = 0;
   // The job's latest iterations, ascending, without a gap.
   virtual absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) = 0;

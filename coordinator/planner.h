@@ -19,9 +19,9 @@ namespace geopipe {
 class PlannerThread final : public PlanningQueue {
  public:
   using Plan = std::function<absl::StatusOr<PlanResult>(const PlanningInput& input, std::function<bool()> should_stop)>;
-  // Is told when a request's turn has come, on the planner thread; may wait for room.
+  // Called when a request's turn has come, on the planner thread; may wait for room.
   using Begun = std::function<void(PlannerBegun)>;
-  // Takes the answers, on the planner thread; may wait for room. The answers' secrets are left empty.
+  // Called with each answer, on the planner thread; may wait for room. The answers' secrets are left empty.
   using Answer = std::function<void(PlannerDone)>;
 
   // The clock measures search.time_budget. Both the clock and what the functions refer to outlive this object.
@@ -33,7 +33,7 @@ class PlannerThread final : public PlanningQueue {
 
   // Any thread. Requests are searched one after another; there are never more than jobs.
   void Start(StartPlanning request) override;
-  // The plan is no longer wanted: a request that waits is forgotten, a search under way ends early.
+  // Forgets a request that waits, and ends early a search under way, of which the plan is no longer wanted.
   void Stop(const StopPlanning& request) override;
 
  private:

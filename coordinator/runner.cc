@@ -92,7 +92,7 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
           } else if constexpr (std::is_same_v<Kind, DrawSecret>) {
             answers->push_back(SecretDrawn{each.job, each.incarnation, RandomBytes(kEpochSecretBytes)});
           } else if constexpr (std::is_same_v<Kind, IterationsFinished> || std::is_same_v<Kind, LinkMeasured>) {
-            // For the observer.
+            // Only the observer uses these.
           } else {
             static_assert(std::is_same_v<Kind, LogEntry>);
             LogLine(each.level, LogContext{.job = each.job, .epoch = {}, .site = {}, .worker = {}}, each.text);

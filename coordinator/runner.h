@@ -16,7 +16,7 @@
 
 namespace geopipe {
 
-// Where effects that leave the process go. Called by the core's thread alone; no call waits.
+// Destinations of effects that leave the process. Called by the core's thread alone; no call waits.
 class AgentStreams {
  public:
   virtual ~AgentStreams() = default;
@@ -43,9 +43,9 @@ class PlanningQueue {
 class RunnerObserver {
  public:
   virtual ~RunnerObserver() = default;
-  // Before the core gets it.
+  // Called before the core gets the event.
   virtual void OnEvent(const Event& event) = 0;
-  // After it was carried out. What was handed on (messages, replies, plans) has been moved out of it.
+  // Called after the effect was carried out. What was handed on (messages, replies, plans) has been moved out of it.
   virtual void OnEffect(const Effect& effect) = 0;
 };
 
@@ -66,17 +66,17 @@ class Runner {
   // The parts outlive the runner.
   Runner(Coordinator core, const RunnerParts& parts);
 
-  // What the core has to do before the first event. Errors are the store's.
+  // Lets the core act before the first event. Errors are the store's.
   absl::Status Start();
-  // Until the inbox is closed (OK) or a transition could not be stored: then nothing more is done, because what is not
-  // durable must not take effect.
+  // Runs until the inbox is closed (OK) or a transition could not be stored: then nothing more is done, because what is
+  // not durable must not take effect.
   absl::Status Run();
-  // One event: what Run does with each that it takes out of the inbox. Instead of Run.
+  // Handles one event as Run does with each that it takes out of the inbox. Used instead of Run.
   absl::Status Take(Event event);
 
  private:
   // Stops at the first effect that fails. A new job or progress that cannot be stored is no error of the runner but
-  // news for the core, like what it has asked the store for: `answers`.
+  // news for the core; `answers` takes it, and everything that the core has asked the store for.
   absl::Status CarryOut(Effects effects, std::vector<Event>* answers);
 
   Coordinator core_;

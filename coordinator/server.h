@@ -31,7 +31,7 @@ class CoordinatorServer {
 
   // "127.0.0.1:40123".
   virtual std::string endpoint() const = 0;
-  // Where Prometheus may scrape, likewise; empty when nowhere.
+  // Address that Prometheus may scrape, likewise; empty: none.
   virtual std::string metrics_address() const = 0;
 };
 
