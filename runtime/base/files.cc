@@ -74,7 +74,7 @@ absl::Status WriteAll(int fd, std::string_view content, const fs::path& path) {
   return absl::OkStatus();
 }
 
-// Where the symbolic links from `path` on end; nothing need be there.
+// Follows the symbolic links from `path` on; nothing need be there.
 fs::path LinkedFile(fs::path path) {
   constexpr int kMaxLinks = 40;  // as the kernel follows
   std::error_code error;

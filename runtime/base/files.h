@@ -20,14 +20,14 @@ absl::Status ErrnoStatus(int error_number, std::string_view what);
 // folder.
 absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, size_t max_bytes);
 
-// At most the last `max_bytes` of a file, from the start of a line on where that is possible.
+// Reads at most the last `max_bytes` of a file, from the start of a line on where that is possible.
 absl::StatusOr<std::string> ReadFileTail(const std::filesystem::path& path, size_t max_bytes);
 
-// Replaces the file at once: written beside it, flushed to disk and renamed, so that a reader sees old or new. A
-// symbolic link stays, and what it points to is replaced. A pipe, a terminal or another device is written to.
+// Replaces the file atomically: writes beside it, flushes to disk and renames, so that a reader sees old or new. A
+// symbolic link stays, and its target is replaced. A pipe, a terminal or another device is written to.
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content);
 
-// With all parents, mode 0700 where it is new.
+// Makes the folder with all parents, mode 0700 where it is new.
 absl::Status MakeFolder(const std::filesystem::path& path);
 
 // Makes the file and locks it for as long as the descriptor lives. AlreadyExists: another process has it locked.

@@ -22,7 +22,7 @@ namespace geopipe {
 
 class FlagSet {
  public:
-  // What stands behind a flag: turns its text into a value. The error completes "--name: ...".
+  // Turns a flag's text into a value. The error completes "--name: ...".
   using Setter = std::function<absl::Status(std::string_view text)>;
 
   // `usage_name` as people type it ("geopipectl plan"); `summary` is one sentence.
@@ -32,7 +32,7 @@ class FlagSet {
   // default that the help shows. Targets must outlive Parse.
   void Add(std::string_view name, std::string* value, std::string_view metavar, std::string_view help);
   void Add(std::string_view name, std::optional<std::string>* value, std::string_view metavar, std::string_view help);
-  // Of 32 or 64 bits.
+  // Integers of 32 or 64 bits.
   template <std::integral Number>
   void Add(std::string_view name, Number* value, std::string_view metavar, std::string_view help);
   template <std::integral Number>
@@ -46,7 +46,7 @@ class FlagSet {
   // Anything else. `default_text` is for the help; empty: none is shown.
   void AddParsed(std::string_view name, std::string_view metavar, std::string_view default_text, std::string_view help,
                  Setter set);
-  // In the order of declaration; `metavar` names it in the usage line and in errors.
+  // Positional arguments come in the order of declaration; `metavar` names one in the usage line and in errors.
   void AddPositional(std::string_view metavar, std::string* value, bool required, std::string_view help);
   // Takes all remaining positional arguments; the last declaration.
   void AddPositionals(std::string_view metavar, std::vector<std::string>* values, std::string_view help);
@@ -83,7 +83,7 @@ class FlagSet {
     std::vector<std::string>* values = nullptr;  // all that remain
   };
 
-  // By its name or its short name; nullptr: there is none.
+  // The flag with this name or short name; nullptr: there is none.
   Flag* Find(std::string Flag::*key, std::string_view name);
   absl::Status UnknownFlag(std::string_view argument, std::string_view name) const;
   absl::Status SetFlag(Flag& flag, std::string_view shown, const std::optional<std::string_view>& attached,

@@ -16,8 +16,8 @@ namespace geopipe {
 template <class Event>
 class Inbox {
  public:
-  // At most `capacity` events, and at most `max_bytes` of them by `bytes_of`; a larger one is taken when there is no
-  // other.
+  // Holds at most `capacity` events, and at most `max_bytes` of them by `bytes_of`; a larger event is taken when there
+  // is no other.
   explicit Inbox(size_t capacity, size_t max_bytes = 0, std::function<size_t(const Event&)> bytes_of = nullptr)
       : capacity_(capacity), max_bytes_(max_bytes), bytes_of_(std::move(bytes_of)) {}
   Inbox(const Inbox&) = delete;

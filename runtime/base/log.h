@@ -41,10 +41,10 @@ struct LogOptions {
   bool quiet = false;  // no line at all: simulations of daemons
 };
 
-// Once, early in main, before other threads. Without it lines are text at level info.
+// Called once, early in main, before other threads. Without it lines are text at level info.
 void InitLogging(const LogOptions& options);
 
-// What every line of this process carries from here on. A field given with a line wins. Any thread.
+// Sets the fields that every line of this process carries from here on. A field given with a line wins. Any thread.
 void SetProcessLogContext(const LogContext& context);
 
 bool LogEnabled(LogLevel level);

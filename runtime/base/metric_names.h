@@ -40,7 +40,7 @@ struct HistogramSpec : MetricSpec {
 
 namespace metrics {
 
-// From a tiny model's iteration on one host to a large one's over slow links.
+// Bounds that range from a tiny model's iteration on one host to a large one's over slow links.
 inline constexpr double kIterationBounds[] = {0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1,   2.5,
                                               5,     10,   25,    50,   100, 250,  500, 1000};
 inline constexpr double kActionBounds[] = {0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025,

@@ -1,4 +1,4 @@
-// What the data plane is confined to: ports that a firewall can name, and a network that strangers do not reach.
+// Limits of the data plane: ports that a firewall can name, and a network that strangers do not reach.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -48,7 +48,7 @@ absl::StatusOr<UniqueFd> MakeSocket() {
   return fd.valid() ? absl::StatusOr<UniqueFd>(std::move(fd)) : ErrnoStatus(errno, "cannot make a socket");
 }
 
-// Of the process at the other end, as it connected or listened.
+// True when the process at the other end, as it connected or listened, is this user's.
 bool IsOfThisUser(int fd) {
   ucred peer{};
   socklen_t size = sizeof(peer);

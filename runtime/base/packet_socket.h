@@ -47,7 +47,7 @@ PacketResult TrySendPacket(int fd, std::string_view packet);
 // A packet of more than `max_bytes` comes cut to one byte more, so that it can be told from others.
 PacketResult TryReceivePacket(int fd, size_t max_bytes, std::string& packet);
 
-// With a descriptor of an open file beside the packet, which the other end gets one of its own for.
+// Sends a descriptor of an open file beside the packet; the other end gets a descriptor of its own for it.
 PacketResult TrySendPacketAndFile(int fd, std::string_view packet, int file);
 
 // `file` is not valid when the packet came without.

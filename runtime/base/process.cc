@@ -25,7 +25,7 @@ namespace {
 
 constexpr size_t kMaxReadyLine = 4096;
 
-// What the child needs between fork and execve, where nothing may be allocated (another thread may have held the
+// Data that the child uses between fork and execve, where nothing may be allocated (another thread may have held the
 // allocator's lock at the moment of the fork).
 struct ChildPlan {
   const char* program = nullptr;

@@ -15,7 +15,7 @@
 
 namespace geopipe {
 
-// How a process ended.
+// The end of a process.
 struct ExitStatus {
   int exit_code = 0;  // when signal is 0
   int signal = 0;     // 0: it exited by itself
@@ -77,7 +77,7 @@ class Process {
   Process(int64_t pid, UniqueFd pidfd) : pid_(pid), pidfd_(std::move(pidfd)) {}
   void End();
 
-  // Of a gated child that waits.
+  // The parent's side of a gated child that waits.
   struct Gate {
     UniqueFd opener;  // the child waits for a byte from here; its end ends the child
     UniqueFd errors;  // tells when the program cannot be executed
@@ -91,12 +91,13 @@ class Process {
   bool detached_ = false;
 };
 
-// How a child tells its parent that it is ready: one line on a pipe whose number it is given (`--ready-fd N`).
+// A pipe by which a child tells its parent that it is ready: it writes one line to the descriptor whose number it is
+// given (`--ready-fd N`).
 class ReadyPipe {
  public:
   static absl::StatusOr<ReadyPipe> Create();
 
-  // For ProcessSpec::inherited_fds and the child's command line.
+  // The child's end, for ProcessSpec::inherited_fds and its command line.
   int child_fd() const { return write_end_.get(); }
 
   // The line without its newline. Call once, after the child was started. DeadlineExceeded after `timeout_ns`;

@@ -13,7 +13,7 @@ using Proof = std::array<std::byte, 32>;
 // HMAC-SHA-256 of `statement` under `secret`.
 Proof MakeProof(std::string_view secret, std::span<const std::byte> statement);
 
-// In time that does not depend on where they differ.
+// Compares in time that does not depend on where they differ.
 bool SameProof(const Proof& a, const Proof& b);
 
 }  // namespace geopipe

@@ -32,7 +32,7 @@ class ShutdownSignal {
   };
   Received WaitForSignal(int64_t timeout_ns);
 
-  // As if SIGTERM had been sent to this process. Any thread.
+  // Acts as if SIGTERM had been sent to this process. Any thread.
   void Request();
 
  private:

@@ -1,5 +1,5 @@
-// TCP over IPv4 with a deadline on every wait, each of which a StopEvent breaks off. In clear, and with whoever
-// connects: what travels is for its users to protect.
+// TCP over IPv4 with a deadline on every wait, which a StopEvent can break off. Neither encrypted nor authenticated:
+// users protect what they send.
 //
 // Errors: Unavailable (the other end is not there, closed or broke), DeadlineExceeded, Cancelled (stopped). Deadlines
 // are times of Clock::Real.
@@ -30,9 +30,9 @@ class TcpStream {
                                            int receive_buffer_bytes = 0);
 
   bool valid() const { return fd_.valid(); }
-  // All of it.
+  // Sends all of `bytes`.
   absl::Status Send(std::span<const std::byte> bytes, int64_t deadline_ns);
-  // What has come, at least a byte: returns how many. REQUIRES: `room` is not empty.
+  // Receives what has come, at least a byte; returns how many bytes. REQUIRES: `room` is not empty.
   absl::StatusOr<size_t> ReceiveSome(std::span<std::byte> room, int64_t deadline_ns);
   // Fills all of `bytes`.
   absl::Status Receive(std::span<std::byte> bytes, int64_t deadline_ns);
@@ -50,7 +50,7 @@ class TcpStream {
 // One thread.
 class TcpListener {
  public:
-  // On the first free port of the range. Unavailable names address and range.
+  // Listens on the first free port of the range. Unavailable names address and range.
   static absl::StatusOr<TcpListener> Listen(const std::string& ip, const PortRange& ports);
 
   // "ip:port" for those who connect.

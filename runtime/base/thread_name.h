@@ -8,7 +8,7 @@
 
 namespace geopipe {
 
-// Of the calling thread; at most 15 characters are kept.
+// Names the calling thread; at most 15 characters are kept.
 void NameThisThread(const std::string& name);
 
 // Processor time that the thread has taken. REQUIRES: it has not been joined.

@@ -22,7 +22,7 @@ class ThreadPool {
   // One call at a time; any thread.
   void For(int64_t count, const std::function<void(int64_t)>& work);
 
-  // As many as the machine has processors, at least one and at most `most`.
+  // Number of processors of the machine, at least one and at most `most`.
   static int32_t Processors(int32_t most);
 
  private:

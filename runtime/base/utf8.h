@@ -12,7 +12,7 @@ bool IsUtf8(std::string_view text);
 // `text` with every byte that is not part of valid UTF-8 replaced by '?'.
 std::string ToUtf8(std::string_view text);
 
-// For a terminal: ToUtf8 with control characters, but for line feeds and tabs, replaced by '?', too.
+// ToUtf8 for a terminal: control characters other than line feeds and tabs are replaced by '?' as well.
 std::string Printable(std::string_view text);
 
 }  // namespace geopipe

@@ -79,7 +79,7 @@ namespace internal {
 namespace {
 
 void* In(const Place& place, void* value) { return place ? place(value) : value; }
-// For places that finding does not change: all but those of list elements and of optional maps.
+// REQUIRES: finding does not change the value, as it does for elements of lists and optional maps.
 const void* In(const Place& place, const void* value) { return In(place, const_cast<void*>(value)); }
 
 }  // namespace

@@ -76,7 +76,7 @@ AnyValueType AnyValue(ValueType<M> type, Get get, Set set) {
   return any;
 }
 
-// Where a value lies in its struct; empty: it is the struct itself.
+// Finds a value in its struct; empty: it is the struct itself.
 using Place = std::function<void*(void* value)>;
 
 template <class T, class M>
@@ -223,7 +223,8 @@ class Schema {
     return value;
   }
 
-  // What the document gives, over what `value` holds; required keys may be missing (they may come from elsewhere).
+  // Writes the values that the document gives over those of `value`; required keys may be missing (they may come from
+  // elsewhere).
   absl::Status Overlay(const YamlDocument& document, T* value) const {
     return table_.ReadMap(document, document.root, "", /*complete=*/false, value);
   }

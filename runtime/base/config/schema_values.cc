@@ -34,7 +34,7 @@ std::string ShowNumber(const M& value) {
   return fmt::format("{}", value);
 }
 
-// Of any magnitude, small ones as often as large ones.
+// Draws an integer of any magnitude, small ones as often as large ones.
 uint64_t SampleInteger(const Draw& draw) {
   const uint64_t shift = draw() % 64;
   return draw() >> shift;
@@ -42,13 +42,13 @@ uint64_t SampleInteger(const Draw& draw) {
 
 std::string SampleIntegerText(const Draw& draw) { return fmt::format("{}", SampleInteger(draw)); }
 
-// From 1e-9 to 1e6.
+// Draws a number from 1e-9 to 1e6.
 double SampleNumber(const Draw& draw) {
   const double fraction = std::ldexp(static_cast<double>(draw() >> 11) + 1, -53);
   return fraction * std::pow(10, static_cast<int>(draw() % 13) - 6);
 }
 
-// What is hard to write and to read, or looks like something else.
+// Draws text that is hard to write and to read, or looks like something else.
 std::string SampleText(const Draw& draw) {
   constexpr std::array<std::string_view, 14> kTexts = {
       "plain", "two words", "# no comment", "'single' \"double\" \\", "null", "~",    "- dash",

@@ -199,7 +199,7 @@ class TreeBuilder final : public YAML::EventHandler {
     }
   }
 
-  // As YamlNode::Find; a stale index entry of an earlier map at this depth is recognised by its key's place.
+  // Does what YamlNode::Find does; recognises a stale index entry, of an earlier map at this depth, by its key's place.
   const YamlEntry* FindKey(const YamlNode& map, const std::string& key) const {
     const auto found = key_index_.find({levels_.size(), key});
     if (found == key_index_.end() || found->second >= map.entries.size() || map.entries[found->second].key != key) {

@@ -1,4 +1,4 @@
-// Where every gRPC channel and server of this program is made, so that limits and credentials have one door.
+// Makes every gRPC channel and server of this program, so that limits and credentials have one door.
 #pragma once
 
 #include <grpcpp/grpcpp.h>

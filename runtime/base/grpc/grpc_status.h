@@ -1,4 +1,4 @@
-// Between gRPC's statuses and ours: the codes are the same numbers.
+// Converts between gRPC's statuses and ours: the codes are the same numbers.
 #pragma once
 
 #include <absl/status/status.h>

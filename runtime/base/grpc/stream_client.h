@@ -16,7 +16,8 @@
 
 namespace geopipe {
 
-// What is to be sent, in order. It may outlive the streams that send it: a message stays until one has taken it.
+// Messages to be sent, in order. The outbox may outlive the streams that send them: a message stays until one has taken
+// it.
 template <class Out>
 class Outbox {
  public:

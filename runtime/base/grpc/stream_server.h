@@ -29,13 +29,13 @@ using StreamId = uint64_t;  // never used again
 struct StreamLimits {
   std::string peer = "peer";  // what errors call the other end
   size_t max_streams = 1024;  // more are refused with RESOURCE_EXHAUSTED
-  // What may wait to be written to one peer; one that reads too slowly to stay below is cut off.
+  // Limits on what waits to be written to one peer; one that reads too slowly to stay below is cut off.
   size_t max_queued_messages = 1024;
   size_t max_queued_bytes = size_t{512} << 20;
 };
 
-// What all ends have that write. A derived class adds reading. Any thread may call what is public; lives until gRPC is
-// done with it.
+// The writing half that all ends share; a derived class adds reading. Any thread may call what is public; lives until
+// gRPC is done with it.
 template <class Reactor, class Out>
 class ServerStream : public Reactor, public std::enable_shared_from_this<ServerStream<Reactor, Out>> {
  public:
@@ -102,7 +102,7 @@ class ServerStream : public Reactor, public std::enable_shared_from_this<ServerS
   }
 
  protected:
-  // One message has been written; others may be meanwhile.
+  // Called when one message has been written; others may be meanwhile.
   virtual void OnWritten() {}
   // The last call.
   virtual void OnClosed(const absl::Status& status) = 0;
@@ -230,7 +230,7 @@ class StreamSet {
 template <class In, class Out>
 class StreamServer {
  public:
-  // Of one stream, one call at a time.
+  // Callbacks of one stream, one call at a time.
   struct Handlers {
     // The stream is read on when `read_on` is called, by any thread. Not OK: the stream ends with that.
     std::function<absl::Status(StreamId, In, std::function<void()> read_on)> on_message;
