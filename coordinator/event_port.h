@@ -30,12 +30,11 @@ class EventPort {
     return false;
   }
 
-  // Called by the core's thread each time it has taken an event. Lets the sender that has waited longest try. (The lock
-  // keeps a sender that has just found the inbox full from registering too late to be called.)
+  // Posts an event of a call that is asked to retry instead of waiting.
   bool TryPost(Event& event) { return inbox_.TryPush(event); }
 
-  // Called by the core's thread each time it has taken an event. Lets the one who has waited longest try. (The lock is
-  // what keeps a sender that has just found the inbox full from registering too late to be called.)
+  // Called by the core's thread each time it has taken an event. Lets the sender that has waited longest try. (The lock
+  // keeps a sender that has just found the inbox full from registering too late to be called.)
   void RoomMade() {
     std::function<void()> retry;
     {
