@@ -49,7 +49,7 @@ StageDevices DevicesPerStage(const JobSpec& job, const RunOptions& run, bool has
   return {.all = all, .together = has_network ? tensor : all};
 }
 
-// Number of free devices to take of each node that has so many, so that most devices are used.
+// Number of free devices to take of each node that has so many, which uses the most devices.
 int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_group) {
   int64_t best = 0;
   int64_t best_total = 0;

@@ -90,7 +90,7 @@ class LinkProbing {
   // Time at which Update or OnTick next has something to do, unless something else happens.
   int64_t next_ns() const;
   bool idle() const { return !active_.has_value(); }
-  // Reason that the last probe of the link failed; empty: it did not.
+  // Reason why the last probe of the link failed; empty: it did not.
   std::string TroubleOf(const SitePair& pair) const;
 
  private:

@@ -249,7 +249,7 @@ class JobRun {
   const std::optional<int64_t>& ended_at() const { return ended_at_; }
   // The first iteration that no rank of the latest epoch has finished.
   int64_t reached() const { return reached_; }
-  // Reason of the job's waiting that its state does not tell; empty: none.
+  // Reason for waiting that the job's state does not show; empty: none.
   std::string WaitsFor() const;
   // True while the cause of a loss is still being decided: what the workers said must not be forgotten meanwhile.
   bool diagnosing() const { return diagnosis_.pending(); }
@@ -273,7 +273,7 @@ class JobRun {
     bool exited = false;    // its end was told
     bool lost = false;      // another is to be started in its place
     bool lost_with_node = false;
-    // Set when the process may live although no agent knows it: the latest time since when.
+    // Latest time since which the process may live without an agent that knows it; unset: one does, or it has ended.
     std::optional<int64_t> alone_since_ns;
     std::string trouble;  // why it is to be, if the job goes on; empty: it is well
     uint64_t epoch = 0;   // the rest as WorkerFacts

@@ -33,7 +33,8 @@ struct Epoch {
   int64_t first_iteration = 0;       // the members begin with the state before it
   uint64_t state_epoch = 0;          // of that state (StateIdentity), which they hold or have kept
   std::optional<CheckpointIdentity> from_checkpoint = std::nullopt;  // which they read from this instead
-  // Member that gives the state to each rank's replicas, by rank; kNobody where all of them have it. Empty: none.
+  // Member of each rank's replica group that gives the state to those that lack it, by rank; kNobody where all have it.
+  // Empty: nobody lacks it.
   std::vector<int32_t> state_ranks = {};
   static constexpr int32_t kNobody = -1;
 

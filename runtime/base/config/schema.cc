@@ -79,7 +79,7 @@ namespace internal {
 namespace {
 
 void* In(const Place& place, void* value) { return place ? place(value) : value; }
-// REQUIRES: finding does not change the value, as it does for elements of lists and optional maps.
+// REQUIRES: the place is in no list element or optional map, where finding changes the value.
 const void* In(const Place& place, const void* value) { return In(place, const_cast<void*>(value)); }
 
 }  // namespace
