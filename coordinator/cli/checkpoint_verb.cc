@@ -38,7 +38,7 @@ constexpr std::string_view kPathHelp = "A checkpoint's folder, or the folder tha
 
 std::string Text(const absl::Status& status) { return Printable(std::string(status.message())); }
 
-// What is at `path`: one checkpoint, or those below it. NotFound: none.
+// The checkpoint at `path`, or those below it. NotFound: none.
 absl::StatusOr<CheckpointList> CheckpointsAt(const std::string& path) {
   if (path.empty()) {
     return absl::InvalidArgumentError(
@@ -83,7 +83,7 @@ absl::StatusOr<std::optional<int>> ParsePath(std::string_view sub_verb, std::str
   return std::nullopt;
 }
 
-// What a list says of a complete checkpoint.
+// A complete checkpoint, as a list shows it.
 struct Described {
   std::string job;
   int64_t epoch = 0;

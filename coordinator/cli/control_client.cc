@@ -35,7 +35,7 @@ absl::Status CheckServer(std::string_view server) {
   return absl::OkStatus();
 }
 
-// What gRPC says, in a few words.
+// gRPC's reason, in a few words.
 std::string_view ReasonOf(const std::string& message) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kReasons{
       {{"Connection refused", "nobody listens on that port"},

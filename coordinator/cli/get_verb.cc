@@ -30,7 +30,7 @@ std::string LossText(const v1::JobSummary& job) {
   return job.has_last_loss() ? fmt::format("{:.4f}", job.last_loss()) : "-";
 }
 
-// Since the job was submitted, by this machine's clock.
+// Time since the job was submitted, by this machine's clock.
 std::string AgeOf(const v1::JobSummary& job) {
   return HumanAge(std::max<int64_t>(0, Clock::Real().UnixNowNs() - job.created_unix_time_ns()));
 }

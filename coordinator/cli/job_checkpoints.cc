@@ -21,7 +21,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// What has become of the checkpoint before an iteration: listed, or told why it is not; nullptr while neither is known.
+// The listed checkpoint before an iteration; nullptr while it is not listed.
 const v1::CheckpointSummary* Find(const v1::JobDetail& detail, int64_t iteration) {
   const auto found = std::ranges::find_if(detail.checkpoints(), [&](const v1::CheckpointSummary& checkpoint) {
     return checkpoint.identity().iteration() == iteration;

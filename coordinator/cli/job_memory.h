@@ -1,4 +1,4 @@
-// What a job's devices take of memory, as the coordinator tells it.
+// Memory of a job's devices, as the coordinator tells it.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -10,8 +10,8 @@
 
 namespace geopipe {
 
-// By pipeline rank; empty where the job has no plan, or computes nothing. InvalidArgument: the detail does not fit
-// together.
+// Memory by pipeline rank; empty where the job has no plan, or computes nothing. InvalidArgument: the detail does not
+// fit together.
 absl::StatusOr<std::vector<StageRanksMemory>> MemoryOfJob(const v1::JobDetail& detail);
 
 }  // namespace geopipe

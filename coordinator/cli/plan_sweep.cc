@@ -245,7 +245,7 @@ std::string AlternativesCsv(const SweepPoint& point) {
                            lead.has_value() && lead->saved.has_value() ? fmt::format("{:.6g}", *lead->saved) : "");
 }
 
-// Of each kind its iteration; null where there is none.
+// Iteration time of each kind; null where there is none.
 Json AlternativesToJson(const Alternatives& alternatives) {
   Json json = Json::object();
   for (const Alternative& each : alternatives.all) {

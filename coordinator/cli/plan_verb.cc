@@ -69,7 +69,7 @@ struct Planned {
   int64_t wall_ns = 0;
 };
 
-// What the topology says of all its devices, replaced.
+// Replaces what the topology says of all its devices.
 absl::Status OverrideDevices(const PlanFlags& flags, ClusterSpec& cluster) {
   std::optional<Attention> attention;
   if (flags.attention == "dense" || flags.attention == "blocked") {
@@ -218,7 +218,7 @@ std::string SpaceText(int64_t candidates) {
   return candidates == std::numeric_limits<int64_t>::max() ? "more than 9e18" : HumanCount(candidates);
 }
 
-// Without those that stand among the alternatives.
+// Leaves out those that stand among the alternatives.
 std::vector<Baseline> OfSchedules(std::vector<Baseline> baselines) {
   std::erase_if(baselines, [](const Baseline& each) {
     return each.fits && (each.scope == BaselineScope::kSingleSite || each.scope == BaselineScope::kSiteReplicas);
@@ -308,7 +308,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
     PrintDocument(ToJson(planned), output);
     return kExitOk;
   }
-  // On a terminal that is wide enough for it, a plan shows itself.
+  // A terminal that is wide enough gets a chart without being asked.
   const bool gantt = options.timeline.gantt || (OutputIsTerminal() && TerminalColumns() >= kWideTerminal);
   fmt::print("{}{}", ToText(planned, output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded),
              gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");

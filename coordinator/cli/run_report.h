@@ -1,4 +1,4 @@
-// What a finished (or failed) run has to say: the closing summary for people and the JSON for programs.
+// The report of a finished (or failed) run: the closing summary for people and the JSON for programs.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -26,8 +26,7 @@ struct RunReport {
 // bits. Plan, prediction and memory, which is RankMemoryToJson's, are null when the run never got that far.
 absl::StatusOr<Json> RunReportToJson(const RunReport& report);
 
-// Why what was measured took longer, where a hypervisor gave a notable share of the processors to other guests; else
-// empty.
+// Explains a longer measurement where a hypervisor gave a notable share of the processors to other guests; else empty.
 std::string StolenNote(double stolen_share);
 
 // Predicted against measured iteration time, bubble, loss first to last, where the artifacts are.

@@ -7,8 +7,8 @@
 
 namespace geopipe {
 
-// Of all sites, a node a row. NETWORK is the node's to the others of its site: "400 Gbps, 5.0 µs per device, declared",
-// or as `links` has it measured, or "-". `wide` adds version and heartbeat.
+// Table of all sites, a node a row. NETWORK is the node's to the others of its site: "400 Gbps, 5.0 µs per device,
+// declared", or as `links` has it measured, or "-". `wide` adds version and heartbeat.
 Table SiteTableOf(const v1::ListSitesResponse& sites, const v1::ListLinksResponse& links, bool wide);
 
 // Everything, in base units: one entry per node.

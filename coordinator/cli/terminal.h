@@ -1,4 +1,4 @@
-// What standard output and standard error are.
+// Properties of standard output and standard error.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@ bool ErrorIsTerminal();
 // $COLUMNS where it is a number from 20 to 1000, else the terminal's width, else 80.
 int32_t TerminalColumns();
 
-// Whether to colour what goes to standard output: on a terminal, unless $NO_COLOR is set to anything or $TERM is dumb.
+// True when standard output is to be coloured: on a terminal, unless $NO_COLOR is set to anything or $TERM is dumb.
 bool OutputInColour();
 
 }  // namespace geopipe

@@ -44,7 +44,7 @@ std::string Name(const Deviation& deviation, const Plan& plan) {
   return "the weight update between two iterations";
 }
 
-// By kind: its name in JSON, and what it is about.
+// Name in JSON of each kind of deviation, and what it is about.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kDeviations{{
     {"stage", "forward and backward of a micro-batch take"},
     {"link", "a message takes"},

@@ -1,4 +1,4 @@
-// What a coordinator keeps of a run's latest iterations, made ready to be shown: the trace file, and the comparison of
+// Prepares a coordinator's record of a run's latest iterations for display: the trace file, and the comparison of
 // prediction and measurement.
 #pragma once
 
@@ -29,7 +29,7 @@ struct TraceData {
 // Errors are those of the parts' conversion.
 absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response);
 
-// What a job has measured beside what its plan predicted; nullopt as long as there is no iteration to compare.
+// A job's measurements beside the prediction of its plan; nullopt as long as there is no iteration to compare.
 struct ComparedRun {
   TraceData data;
   PlanComparison comparison;

@@ -1,4 +1,4 @@
-// What every verb of geopipectl shares: its signature, exit codes, common flags and how errors are shown.
+// Shared by all verbs of geopipectl: their signature, exit codes, common flags and how errors are shown.
 #pragma once
 
 #include <absl/status/status.h>
@@ -32,7 +32,7 @@ int ExitCodeOf(const absl::Status& status);
 // Exit code of an error from the coordinator.
 int RemoteExitCode(const absl::Status& status);
 
-// Errors that are not the user's: with kExitFailed, whatever they are.
+// Gives errors that are not the user's kExitFailed, whatever they are.
 inline absl::Status OrFailed(absl::Status status) {
   return status.ok() ? status : WithExitCode(std::move(status), kExitFailed);
 }

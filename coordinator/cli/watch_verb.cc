@@ -65,7 +65,7 @@ class DeviationTeller {
 
  private:
   static constexpr int64_t kEvery = 5;
-  // What deviates, without by how much: that changes all the time.
+  // The deviation without its amount, which changes all the time.
   using Key = std::tuple<Deviation::Kind, int32_t, bool>;
 
   static std::optional<Key> KeyOf(const PlanComparison& comparison) {

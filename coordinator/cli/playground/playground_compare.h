@@ -28,7 +28,7 @@ struct VariantReport {
   RunReport report;
 };
 
-// Whether the losses of all iterations are those of the first variant to the last bit.
+// True when the losses of all iterations are those of the first variant to the last bit.
 bool SameLosses(const RunReport& first, const RunReport& other);
 
 // Predicted and measured iteration time and bubble of each variant, its speed-up against the first, and whether the

@@ -36,7 +36,7 @@ void AddLink(PlaygroundLayout& layout, const std::string& a, const std::string& 
   layout.links.push_back({b, a, link, name + "-down"});
 }
 
-// Nobody joins a playground later: a job that its devices cannot hold would wait for ever.
+// Refuses a job that the playground's devices cannot hold: nobody joins later, so it would wait for ever.
 absl::Status CheckRoom(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites) {
   int64_t stages = 0;
   for (const std::string& name : sites) {

@@ -1,4 +1,4 @@
-// Which sites, devices and links a playground pretends to have: decided before anything is started.
+// Lays out the sites, devices and links that a playground pretends to have, before anything is started.
 #pragma once
 
 #include <absl/status/statusor.h>

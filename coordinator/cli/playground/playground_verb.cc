@@ -165,7 +165,7 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const JobSpec& job, Playgr
   return outcome;
 }
 
-// What all runs of a playground share.
+// State that all runs of a playground share.
 struct RunContext {
   PlaygroundCluster& cluster;
   ShutdownSignal& shutdown;

@@ -87,7 +87,7 @@ class TraceWriter {
     Event(R"({{"name":"{}","ph":"M","pid":{},"tid":{},"args":{{"name":"{}"}}}})", what, pid, tid, Escaped(name));
   }
 
-  // In the order in which they were added.
+  // Sorts processes in the order in which they were added.
   void Sort(int pid) {
     Event(R"({{"name":"process_sort_index","ph":"M","pid":{0},"tid":0,"args":{{"sort_index":{0}}}}})", pid);
   }

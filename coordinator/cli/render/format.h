@@ -33,12 +33,12 @@ class Table {
 std::string HumanCount(int64_t count);
 // "2,1"; "-" when empty.
 std::string FormatList(std::span<const int32_t> values);
-// The same, but of more than eight values what follows each other alike once: "0 × 2, 1, 3 × 12".
+// The same, but of more than eight values each run of equal ones is written once: "0 × 2, 1, 3 × 12".
 std::string FormatRuns(std::span<const int32_t> values);
 
 // `part` of `whole`; 0 of nothing.
 double Ratio(int64_t part, int64_t whole);
-// By what part of `base` a value exceeds it; 0 where the base is 0.
+// Relative excess of a value over `base`; 0 where the base is 0.
 double Excess(int64_t value, int64_t base);
 
 // Characters of UTF-8 text, which are columns on the terminal: one per code point.

@@ -24,7 +24,7 @@ struct Glyph {
   int32_t colour;  // of the 256-colour palette, the nearest to the SVG's
 };
 
-// In the order of ActionKind.
+// Glyphs in the order of ActionKind.
 constexpr std::array<Glyph, 4> kGlyphs = {
     {{"F forward", "▒", 74}, {"B backward", "█", 214}, {"I input gradient", "▓", 36}, {"W weight gradient", "░", 175}}};
 
@@ -62,7 +62,7 @@ std::vector<Cell> Cells(const std::vector<ActionTiming>& lane, int64_t span_ns, 
   return cells;
 }
 
-// As high as its busy part.
+// A bar as high as the busy part.
 std::string_view Level(double busy) {
   static constexpr std::array<std::string_view, 8> kLevels = {"▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
   return kLevels[static_cast<size_t>(std::clamp(std::lround(8 * busy), 1L, 8L)) - 1];
@@ -106,7 +106,7 @@ std::string ColouredRow(const std::vector<Cell>& cells) {
   return row;
 }
 
-// Whether the actions are, in the mean, shorter than a column.
+// True when actions are on average shorter than a column.
 bool IsDense(const SimulationResult& result, int64_t span_ns, int32_t columns) {
   int64_t busy_ns = 0;
   int64_t actions = 0;
@@ -163,7 +163,7 @@ class Gantt {
     return halves ? ColouredRow(cells) : options_.colour ? DenseColouredRow(cells) : PlainRow(cells, dense_);
   }
 
-  // Without blanks at its end.
+  // A line without blanks at its end.
   static std::string Line(const std::string& margin, const std::string& content) {
     std::string line = margin + content;
     line.erase(line.find_last_not_of(' ') + 1);

@@ -28,7 +28,7 @@ constexpr std::string_view kMapStyle =
     ".w{font-size:11px;text-anchor:middle;fill:#fff} .x{fill:#F1F3F5} .k{fill:none;stroke:#D55E00;stroke-width:2.5} "
     ".b{stroke:#111;stroke-width:2;stroke-linecap:square}";
 
-// From white over light blue to dark blue: darker is more, in colour and in grey.
+// Colour from white over light blue to dark blue: darker is more, in colour and in grey.
 std::string Colour(double part) {
   static constexpr std::array<std::array<double, 3>, 3> kStops = {{{247, 251, 255}, {107, 174, 214}, {8, 48, 107}}};
   const double at = std::clamp(part, 0.0, 1.0) * 2;

@@ -37,9 +37,9 @@ struct ChoiceMap {
 
 // `colour` mixed with white: all of it at 1, none at 0.
 std::string Tint(std::string_view colour, double part);
-// Whether text on it is better white than black.
+// True when text on this colour is better white than black.
 bool IsDark(std::string_view colour);
-// At (x, y) its top left corner: a line for each choice. Classes: m a letter, empty the name.
+// Draws a line for each choice, with the top left corner at (x, y). Classes: m a letter, empty the name.
 void DrawLegend(const std::vector<ChoiceMap::Choice>& choices, double x, double y, SvgWriter& svg);
 // "3.2", "12".
 std::string FigureText(double figure);

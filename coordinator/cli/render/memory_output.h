@@ -1,4 +1,4 @@
-// What fills the devices of a plan, for people and for programs.
+// Memory of the devices of a plan, for people and for programs.
 #pragma once
 
 #include <string>
@@ -9,10 +9,9 @@
 
 namespace geopipe {
 
-// A device of every pipeline rank at its peak by category, and which has the least to spare. Folded: of more than
-// twelve ranks those that follow each other with as much of weights, gradients and optimizer states, in one row, which
-// is that of the greatest peak. Empty without ranks. `several_stages`: ranks run more than one stage, and so are not
-// called stages.
+// A device of every pipeline rank at its peak by category, and which has the least to spare. Folded: with more than
+// twelve ranks, consecutive ranks with equal weights, gradients and optimizer states share a row, that of the greatest
+// peak. Empty without ranks. `several_stages`: ranks run more than one stage, and so are not called stages.
 std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, bool several_stages, Rows rows = Rows::kAll);
 Json MemoryToJson(const std::vector<MemoryBreakdown>& ranks);
 

@@ -8,7 +8,7 @@
 namespace geopipe {
 
 struct MemoryUnit {
-  // Of a table whose greatest value is this.
+  // The unit for a table whose greatest value is this.
   explicit MemoryUnit(int64_t greatest_bytes);
 
   // "47.8", "1.91"; "0" of nothing at all.

@@ -61,7 +61,7 @@ std::string PointsText(const SiteCostReport& report, const SiteCostReport::Point
   return fmt::format("b {}, s {}{}", first.micro_batch_size, first.sequence_length, more);
 }
 
-// How far the plan's micro-batches lie beyond all measured ones; empty when they do not.
+// Says how far the plan's micro-batches lie beyond all measured ones; empty when they do not.
 std::string ExtrapolationText(const SiteCostReport& report, const Plan& plan) {
   int64_t max_tokens = 1;
   for (const SiteCostReport::Point& point : report.points) {
@@ -100,7 +100,7 @@ std::vector<int32_t> DevicesOf(const Plan& plan, int32_t pipeline_rank) {
   return devices;
 }
 
-// In the order of the ranks' places.
+// Nodes in the order of the ranks' places.
 std::vector<int32_t> NodesOf(const Plan& plan, int32_t pipeline_rank) {
   std::vector<int32_t> nodes;
   for (const DevicePlace& place : plan.DevicesOf(pipeline_rank)) {
@@ -117,7 +117,7 @@ std::string NumbersText(const std::vector<int32_t>& numbers) {
   return run ? fmt::format("{}-{}", numbers.front(), numbers.back()) : FormatList(numbers);
 }
 
-// Of all nodes, where they are the same on each: "0-7"; else node by node: "4-7; 0-3".
+// Device numbers of all nodes, where they are the same on each ("0-7"); else node by node ("4-7; 0-3").
 std::string DevicesText(const Plan& plan, int32_t pipeline_rank) {
   std::vector<std::string> texts;
   for (const int32_t node : NodesOf(plan, pipeline_rank)) {
@@ -144,7 +144,7 @@ bool AreAlike(const Plan& plan, size_t a, size_t b) {
          DevicesText(plan, rank) == DevicesText(plan, other_rank);
 }
 
-// Of stages [first, end), which are alike where there are several.
+// The row of stages [first, end), which are alike where there are several.
 std::vector<std::string> StageRow(const Plan& plan, size_t first, size_t end) {
   const StagePlan& from = plan.stages[first];
   const StagePlan& to = plan.stages[end - 1];

@@ -157,7 +157,7 @@ std::string RankMemoryText(const std::vector<StageRanksMemory>& all, Rows rows) 
   std::ranges::transform(shows, std::back_inserter(headings),
                          [](const MemoryColumn& category) { return std::string(category.heading); });
   Table table(std::move(headings));
-  // Where some value is marked the others leave room for it.
+  // Other values leave room for the mark where some value has one.
   const auto add = [&](std::string ranks, std::string what, const RankMemory& memory, const MemoryRow* marked) {
     std::vector<std::string> cells{std::move(ranks), std::move(what)};
     for (size_t i = 0; i < shows.size(); ++i) {

@@ -27,7 +27,7 @@ struct Paint {
   std::string_view css_class;
 };
 
-// In the order of ActionKind.
+// Paints in the order of ActionKind.
 constexpr std::array<Paint, 4> kPaints = {
     {{"F forward", "f"}, {"B backward", "b"}, {"I input gradient", "i"}, {"W weight gradient", "w"}}};
 
@@ -101,7 +101,7 @@ class TimelineSvg {
     svg_.Text("", 16, 45, figures);
   }
 
-  // What occurs, and no more.
+  // Draws a legend of what occurs, and no more.
   void Legend() {
     double x = 16;
     const auto label = [&](std::string_view text) {
@@ -287,7 +287,7 @@ class TimelineSvg {
     return costs_.shape.placement[static_cast<size_t>(message.send.stage)];
   }
 
-  // With blocking sends: from the end of the action to the message's acknowledgement.
+  // Draws blocking sends: from the end of the action to the message's acknowledgement.
   void Holds(int32_t system) {
     if (costs_.comm != CommMode::kBlocking) {
       return;
@@ -300,7 +300,7 @@ class TimelineSvg {
     }
   }
 
-  // From the end of the sender's box, along it while the link is taken, and over to the receiver.
+  // Draws messages: from the end of the sender's box, along it while the link is taken, and over to the receiver.
   void Messages(int32_t system) {
     for (const MessageTiming& message : result_.messages) {
       const int32_t from = SenderOf(message);

@@ -1,4 +1,4 @@
-// What all of our pictures are made of: SVG text, and the little arithmetic of axes and labels.
+// The base of all our pictures: SVG text, and the little arithmetic of axes and labels.
 #pragma once
 
 #include <fmt/format.h>
@@ -11,7 +11,7 @@
 
 namespace geopipe {
 
-// For text and attributes; control characters, which XML does not allow, become blanks.
+// Escapes text and attributes; control characters, which XML does not allow, become blanks.
 std::string EscapeXml(std::string_view text);
 
 // About as wide as `text` gets in a sans-serif font, in pixels.

@@ -152,7 +152,7 @@ class SweepPlot {
     return kLeft + 12 + part * (kPlotWidth - 24);
   }
 
-  // In the units of the title: 1, 2 and 5 times powers of ten, or round steps.
+  // Ticks in the units of the title: 1, 2 and 5 times powers of ten, or round steps.
   std::vector<double> Ticks() const {
     const double one = SweepAxisUnits(axis_.key, 1);
     const double low = axis_.values.front();
@@ -221,7 +221,7 @@ class SweepPlot {
       }
     }
     greatest = std::max(greatest, 1e-9);
-    // From 0, unless that would leave most of the panel empty.
+    // The axis begins at 0, unless that would leave most of the panel empty.
     const double from = least > 0.6 * greatest ? least - 0.15 * std::max(greatest - least, 0.02 * greatest) : 0;
     const double step = NiceStep(greatest - from, height / 45);
     const double low = std::floor(from / step) * step;
@@ -265,7 +265,7 @@ class SweepPlot {
     }
   }
 
-  // At the lines' ends, moved apart where they would touch, each with a hair line to its own.
+  // Names the lines at their ends, moved apart where names would touch, each joined to its line by a hairline.
   void Names(const std::vector<Line>& lines, double top, double height, const std::function<double(double)>& y) {
     struct Name {
       const Line* line;

@@ -11,11 +11,11 @@ namespace geopipe {
 
 // "bandwidth of every link, Gbps", "latency of every link, one way, ms", "ΔN of every crossing".
 std::string SweepAxisTitle(SweepKey key);
-// In the unit of the title: 5e10 bytes per second are 400.
+// The value in the unit of the title: 5e10 bytes per second are 400.
 double SweepAxisUnits(SweepKey key, double value);
 // The same as text: "400", "0.5", "12800".
 std::string SweepTickText(SweepKey key, double value);
-// With its unit: "400 Gbps", "20 ms", "3".
+// The value with its unit: "400 Gbps", "20 ms", "3".
 std::string SweepValueText(SweepKey key, double value);
 
 // KneeOf as text: "14.4 Gbps"; "10 Gbps or less" where it is the worst value of all, so that the knee may lie outside;

@@ -1,4 +1,4 @@
-// What a picture of a timeline says beside the timeline: its title, the sites, the crossings.
+// Labels of a timeline's picture: its title, the sites, the crossings.
 #pragma once
 
 #include <cstdint>
@@ -19,8 +19,8 @@ struct TimelineLabels {
   int32_t pipelines = 1;            // data ranks: they share a crossing's link
 };
 
-// For costs that come without names: the devices between two crossings are "site 0", "site 1" and so on; nameless when
-// nothing crosses.
+// Labels for costs that come without names: the devices between two crossings are "site 0", "site 1" and so on;
+// nameless when nothing crosses.
 TimelineLabels LabelsOfCosts(const PipelineCosts& costs, std::string title, int64_t lower_bound_ns);
 
 // "pipeline rank 3 (east, node 0)", for each device.

@@ -1,5 +1,5 @@
-// Where things go in the picture of a timeline. Time runs from left to right and, when one row would be too dense to
-// read, is broken into several rows ("systems", as in a score) that all show every device.
+// Positions in the picture of a timeline. Time runs from left to right and, when one row would be too dense to read, is
+// broken into several rows ("systems", as in a score) that all show every device.
 #pragma once
 
 #include <cstdint>

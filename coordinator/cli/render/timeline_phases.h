@@ -1,4 +1,4 @@
-// How a timeline divides: into warm-up, steady phase and drain, and into shares of time per column of a picture.
+// Divides a timeline into warm-up, steady phase and drain, and into shares of time per column of a picture.
 #pragma once
 
 #include <array>
@@ -21,8 +21,8 @@ struct TimelinePhases {
 // nullopt when there is no steady phase: the iteration is too short, or its schedule has none (gpipe).
 std::optional<TimelinePhases> PhasesOf(const SimulationResult& result);
 
-// Of one device: [kind][column], the part of the column's time that actions of that kind (F, B, I, W) take.
-// REQUIRES: columns > 0.
+// Shares of one device's time: [kind][column], the part of the column's time that actions of that kind (F, B, I, W)
+// take. REQUIRES: columns > 0.
 std::array<std::vector<double>, 4> SharesOf(const std::vector<ActionTiming>& lane, int64_t span_ns, size_t columns);
 
 }  // namespace geopipe

@@ -1,4 +1,4 @@
-// Which alternative is fastest at each point of a sweep, as text. Local steps, which change the training, do not
+// Shows which alternative is fastest at each point of a sweep, as text. Local steps, which change the training, do not
 // compete.
 #pragma once
 
@@ -9,7 +9,7 @@
 
 namespace geopipe {
 
-// Leads that are smaller say little: models are no better than that.
+// Smallest lead that means something: models are no more accurate than that.
 inline constexpr double kClearLead = 0.01;
 
 // One axis: the iteration of every alternative at each point, the fastest and by how much, and from where to where each
