@@ -19,7 +19,7 @@ struct DevicePreset {
   std::string_view source;  // the vendor's document, and what of it is not said in these words there
 };
 
-// By vendor and age.
+// All presets, by vendor and age.
 std::span<const DevicePreset> DevicePresets();
 // nullptr: none is called so.
 const DevicePreset* FindDevicePreset(std::string_view name);

@@ -19,7 +19,7 @@ absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path, const
 absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view file,
                                          const ClusterSpec* cluster = nullptr);
 
-// What ParseProfileFile reads back to the same profile.
+// Text that ParseProfileFile reads back to the same profile.
 std::string FormatProfile(const Profile& profile);
 absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& profile);
 

@@ -62,9 +62,9 @@ ValueType<std::pair<std::string, std::string>> BetweenValue() {
   return type;
 }
 
-// What a device that computes on its own is planned with where its file does not say. Context, kernels and workspaces
-// of libraries take about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave
-// some percent unused.
+// Reserve of a device that computes on its own, where its file does not say. Context, kernels and workspaces of
+// libraries take about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave some
+// percent unused.
 constexpr int64_t kReserveBytes = int64_t{2} << 30;
 constexpr int64_t kReservePart = 32;
 
@@ -116,7 +116,7 @@ absl::Status SpellOutPreset(const YamlDocument& document, const std::string& pat
   return absl::OkStatus();
 }
 
-// Of a site or one of its groups.
+// Spells out presets of a site or one of its groups.
 absl::Status SpellOutPresetAt(const YamlDocument& document, const std::string& path, YamlNode& nodes) {
   for (YamlEntry& entry : nodes.entries) {
     if (entry.key == kDeviceKey) {
@@ -196,7 +196,7 @@ std::vector<std::string> GroupNames(const TopologySite& site) {
   return names;
 }
 
-// Where a SiteSpec stands in the file.
+// A SiteSpec and its place in the file.
 struct SitePlace {
   std::string path;  // "sites[1].node_groups[0]"
   SiteSpec site;
@@ -238,7 +238,7 @@ absl::StatusOr<std::vector<SitePlace>> PlacesOf(const YamlDocument& document, co
   return places;
 }
 
-// Why the cluster is not valid, at the first site or link with which it is not.
+// Returns why the cluster is not valid, at the first site or link with which it is not.
 absl::Status FirstMistake(const YamlDocument& document, const std::vector<SitePlace>& places,
                           const std::vector<LinkSpec>& links) {
   ClusterSpec grown;
