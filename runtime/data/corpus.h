@@ -14,8 +14,8 @@
 
 namespace geopipe {
 
-// What the first and the last stage compare before a job starts: equal for the same files read the same way. Of large
-// data only parts are looked at; DataCheck reads the rest.
+// Fingerprint that the first and the last stage compare before a job starts: equal for the same files read the same
+// way. Only parts of large data are looked at; DataCheck reads the rest.
 struct DataFingerprint {
   int64_t bytes = 0;      // of all files together
   uint32_t checksum = 0;  // CRC-32C of the SampledBlocks; see the corpus for what else it covers

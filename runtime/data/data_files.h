@@ -24,18 +24,18 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-// What two copies of the data are compared by before a job starts: a function of the size alone, in ascending order,
-// and so few that opening takes no time, however large the data is. All of it up to 16 MiB; else 512 blocks of 4 KiB,
-// among them the first and the last, at equal distances. All are aligned to tokens.
+// Blocks by which two copies of the data are compared before a job starts: a function of the size alone, in ascending
+// order, and so few that opening takes no time, however large the data is. All of it up to 16 MiB; else 512 blocks of 4
+// KiB, among them the first and the last, at equal distances. All are aligned to tokens.
 std::vector<ByteRange> SampledBlocks(int64_t bytes);
 
 // Move-only. Any thread may read. Nothing is mapped (runtime/base/input_file.h).
 class DataFiles {
  public:
-  // So many stay open; further ones are opened for each read, because a process may not have more open than its limit.
+  // Limit on files that stay open; further ones are opened for each read, because a process has a limit of its own.
   static constexpr size_t kMaxOpen = 256;
 
-  // In this order. Errors: those of InputFile::Open.
+  // Opens the files in this order. Errors: those of InputFile::Open.
   static absl::StatusOr<DataFiles> Open(const std::vector<std::string>& paths);
 
   int64_t bytes() const { return bytes_; }

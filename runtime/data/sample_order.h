@@ -1,6 +1,6 @@
-// Which window of the data each sample of each iteration reads: a pure function of (seed, iteration, sample index). It
-// knows nothing of micro-batches, stages or sites, so no plan changes it, and a job that is resumed or re-planned at
-// any iteration neither skips nor repeats a sample.
+// Decides which window of the data each sample of each iteration reads: a pure function of (seed, iteration, sample
+// index). It knows nothing of micro-batches, stages or sites, so no plan changes it, and a job that is resumed or
+// re-planned at any iteration neither skips nor repeats a sample.
 #pragma once
 
 #include <cstdint>

@@ -87,7 +87,7 @@ class TextCorpus final : public Corpus {
   DataFingerprint fingerprint_;
 };
 
-// What `pattern` names, in any order. A path without wildcards names itself, whether it exists or not.
+// Paths that `pattern` names, in any order. A path without wildcards names itself, whether it exists or not.
 absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern) {
   std::error_code error;
   if (fs::exists(pattern, error) || pattern.find_first_of("*?[") == std::string::npos) {

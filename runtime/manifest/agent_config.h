@@ -78,11 +78,11 @@ struct AgentConfig {
   std::string KeeperSocketPath() const { return state_dir + "/keeper.sock"; }
   // Keeps the highest incarnation of a coordinator that this node has obeyed.
   std::string CoordinatorIncarnationPath() const { return state_dir + "/coordinator.incarnation"; }
-  // Where processes write the address they are scraped at.
+  // Files in which processes write the address they are scraped at.
   std::string MetricsAddressPath() const { return state_dir + "/metrics.address"; }
   std::string WorkerMetricsAddressPath(int32_t device) const;
   std::string PacerPath(std::string_view to_site) const;
-  // Of the site's network: of one device, or (nullopt) of the node.
+  // Pacer file of the site's network: of one device, or (nullopt) of the node.
   std::string NetworkPacerPath(std::optional<int32_t> device) const;
 };
 

@@ -45,7 +45,7 @@ struct JobRunLimits {
   int64_t actions_interval_ns = 500'000'000;      // every action is reported of iterations so far apart, or farther
 };
 
-// Where a coordinator listens, and geopipectl looks for one, when nothing else is said.
+// Default address: where a coordinator listens, and geopipectl looks for one.
 inline constexpr std::string_view kDefaultCoordinator = "127.0.0.1:7070";
 
 struct CoordinatorConfig {

@@ -1,4 +1,4 @@
-// What the configurations of several daemons and files have in common.
+// Schemas that the configurations of several daemons and files share.
 #pragma once
 
 #include "optimizer/model/cluster.h"

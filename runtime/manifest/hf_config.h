@@ -1,4 +1,5 @@
-// The model of a Hugging Face directory: its config.json, by the same keys as a job's model. And that of a checkpoint.
+// Reads the model of a Hugging Face directory, its config.json, by the same keys as a job's model; and that of a
+// checkpoint.
 #pragma once
 
 #include <absl/status/status.h>
@@ -21,7 +22,7 @@ absl::StatusOr<ModelSpec> ReadHfConfig(const std::filesystem::path& folder);
 // The same from the text of a config.json that errors call `file`.
 absl::StatusOr<ModelSpec> ParseHfConfig(std::string_view text, std::string_view file);
 
-// What ParseHfConfig and transformers read back as the same model.
+// Text that ParseHfConfig and transformers read back as the same model.
 std::string FormatHfConfig(const ModelSpec& model, std::string_view torch_dtype);
 
 // Reads <folder>/config.json; InvalidArgument begins with the first key on which `model` differs from it.

@@ -50,7 +50,7 @@ absl::Status LookUpModel(const YamlDocument& document, JobSpec* job) {
   return AttributeToKey(document, "spec.", CheckSameModel(job->model, job->init_from));
 }
 
-// What one key leaves to another.
+// Fills in keys whose default is another key's value.
 absl::Status FillIn(const YamlDocument& document, JobSpec* job) {
   ModelSpec& model = job->model;
   if (model.num_key_value_heads == 0) {

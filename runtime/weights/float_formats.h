@@ -33,7 +33,7 @@ constexpr const FloatFormatRow& RowOf(FloatFormat format) { return kFloatFormats
 float Bf16ToFp32(uint16_t bits);
 float Fp16ToFp32(uint16_t bits);
 
-// To nearest, ties to even; a NaN stays a (quiet) NaN.
+// Rounds to nearest, ties to even; a NaN stays a (quiet) NaN.
 uint16_t Fp32ToBf16(float value);
 uint16_t Fp32ToFp16(float value);
 

@@ -6,8 +6,8 @@
 
 namespace geopipe {
 
-// What is nested deeper than eight levels is left out: no file of ours has it, and the library's destructor and dump
-// recurse. Discarded (is_discarded) when `text` is no JSON.
+// Parses JSON and leaves out what is nested deeper than eight levels: no file of ours has it, and the library's
+// destructor and dump recurse. Discarded (is_discarded) when `text` is no JSON.
 nlohmann::json ParseJson(std::string_view text);
 
 }  // namespace geopipe
