@@ -167,7 +167,7 @@ class ExactSearch {
     }
   }
 
-  // When the next action of a kind could start; kNever: something must run before it.
+  // Time at which the next action of a kind could start; kNever: something must run before it.
   int64_t StartNs(const State& state, int32_t c, int32_t turn) const {
     const auto [forwards, inputs, weights] = state.done[c];
     const int64_t free_ns = state.free_ns[c];
@@ -326,8 +326,8 @@ class ExactSearch {
     return bound_ns;
   }
 
-  // After BoundNs of the same state: moves every time to where it begins to matter, so that states are alike that are
-  // alike for all that follows.
+  // Moves every time to where it begins to matter, so that states that are alike for all that follows become equal.
+  // Called after BoundNs of the same state.
   void Normalize(State& state) const {
     for (int32_t c = 0; c < devices_; ++c) {
       int64_t first_ns = StartNs(state, c, kTurnWeight);

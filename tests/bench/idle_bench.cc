@@ -91,7 +91,7 @@ bool Judge(const std::string& role, const std::string& threads, int64_t used_ns,
   return good;
 }
 
-// Over a window of a run that goes on.
+// Measures over a window of a run that goes on.
 bool Measure(int64_t playground_pid, bool modelled) {
   const std::vector<ProcessInfo> processes = Descendants(playground_pid);
   std::map<int64_t, ThreadTimes> before;

@@ -186,7 +186,7 @@ TEST_CASE("iterations, partial reports, the record and links come back") {
   CHECK(state.links[0].from_traffic);
   CHECK(state.links[0].unix_time_ns == 9);
 
-  // Told twice, an iteration is there once, as it was told first.
+  // An iteration that is told twice is stored once, as it was told first.
   REQUIRE(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(2, 1.0)}, .partial = {}}}, {}).ok());
   CHECK(store->LoadIterations("tiny")->at(2).loss() == 5.0);
   REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());

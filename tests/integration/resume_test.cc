@@ -80,7 +80,7 @@ class Resuming {
   size_t sites() const { return federation_->sites(); }
   fs::path Aside() const { return federation_->folder() / "aside"; }
 
-  // Nobody has the weights of the first layer any more.
+  // Removes the weights of the first layer at all sites.
   void LoseFirstLayer(int64_t iteration) {
     int lost = 0;
     for (size_t site = 0; site < sites(); ++site) {

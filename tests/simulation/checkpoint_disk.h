@@ -50,7 +50,7 @@ class CheckpointDisk {
   bool full = false;  // nothing can be written
 
   const CheckpointFolder* Find(const std::string& path, int64_t iteration) const;
-  // Which are complete below the path.
+  // Complete checkpoints below the path.
   std::vector<CheckpointIdentity> Complete(const std::string& path) const;
   // The folder, made where there is none. What is in it stays.
   CheckpointFolder& Begin(const std::string& path, int64_t iteration) { return roots_[path][iteration]; }

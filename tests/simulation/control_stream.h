@@ -43,7 +43,7 @@ class ControlStream : public std::enable_shared_from_this<ControlStream> {
   void Send(Way way, std::function<void()> arrive, bool may_double = false);
   // Lets the messages held meanwhile pass.
   void Heal();
-  // Neither end hears of the other any more but that the stream has ended.
+  // Cuts the ends off from each other: they hear only that the stream has ended.
   void Reset();
 
   // Called at each end when the stream has ended; at most once each.

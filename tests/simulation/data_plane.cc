@@ -374,8 +374,8 @@ bool DataPlane::Proven(const Session& dialer, const Session& listener) {
                    MakeProof(dialer.secret, HandshakeSide::kListener, message));
 }
 
-// Who answers at the address: the worker of the device, or, while none is there, another of its site that was given the
-// port.
+// The session that answers at the address: that of the worker of the device, or, while there is none, of another of its
+// site that was given the port.
 DataPlane::Session* DataPlane::ListenerAt(const Session& dialer, const std::string& address) {
   const auto listens = [&](const Session* other) { return other != &dialer && other->trainer->address_ == address; };
   if (const auto found = std::ranges::find_if(sessions_, listens); found != sessions_.end()) {

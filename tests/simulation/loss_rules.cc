@@ -7,7 +7,7 @@
 namespace geopipe::simulation {
 namespace {
 
-// After a long cut of the data path, for its consequences to be told.
+// Time for the consequences of a long cut of the data path to be told.
 constexpr int64_t kPatienceNs = 60 * kSecondNs;
 
 // A job that has one goes on whatever it loses.
@@ -94,7 +94,7 @@ bool LossRules::MayLose(const std::string& name, const StoredJob& stored) const 
                                  : Reach::kSilenceNs;
   const int64_t grace_ns = silence_ns == Reach::kSilenceNs ? plane_.GraceOf(name) : job.spec.grace_ns;
   const bool progresses = trains && now_ns - user_.ProgressOf(name) < grace_ns - 5 * kSecondNs;
-  // Nobody has to do anything for it but tell.
+  // A job at rest needs nobody to do anything but tell.
   const bool rests = stored.detail.summary().state() == v1::JOB_STATE_PAUSED ||
                      (trains && (user_.NextOf(name) == job.spec.training.iterations || job.pause_early));
   const bool silent = std::ranges::any_of(sites, [&](const std::string& site) {

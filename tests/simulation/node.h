@@ -122,7 +122,7 @@ class Listener {
   virtual ~Listener() = default;
   // The process that listens; nullptr: none does.
   virtual ProcessPtr listening() const = 0;
-  // When the latest of them was started.
+  // Start of the latest such process.
   virtual int64_t started_ns() const = 0;
   // Accepts the stream in the coordinator's process. `send_down`, `close`: the stream's other end.
   virtual void Accept(const std::shared_ptr<ControlStream>& stream, v1::ConnectRequest hello,
@@ -157,7 +157,7 @@ class Node {
   CheckpointDisk& checkpoints() { return checkpoints_; }
   int64_t deadly_until_ns = 0;  // each worker dies soon after its start
 
-  // Nobody hears of the node, or it cannot act.
+  // False when nobody hears of the node, or it cannot act.
   bool reachable() const {
     return agent_ != nullptr && agent_->process->alive && !agent_->process->paused && !path_.disturbed();
   }

@@ -41,7 +41,7 @@ class Reach {
   bool hears(const std::vector<std::string>& sites) const {
     return std::ranges::all_of(sites, [this](const std::string& site) { return silent_ns(site) == 0; });
   }
-  // Since when the site can be heard of again after it was silent for so long; an hour and more: it never was.
+  // Time since the site can be heard of again after it was silent for so long; an hour and more: it never was.
   int64_t returned_for_ns(const std::string& site, int64_t silence_ns) const {
     const Site& heard = sites_.at(site);
     return heard.silence_ns >= silence_ns ? world_.now_ns() - heard.returned_ns : 3600 * kSecondNs;

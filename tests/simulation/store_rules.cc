@@ -198,7 +198,8 @@ void StoreRules::CheckDevices(const StoredJob& job, const v1::JobRecord& now, co
 
 // A job that leaves its devices again and again, and finishes nothing between, waits in between.
 void StoreRules::OnTransition(const StoredJob& job, JobState to, const std::string& cause) {
-  // Within seconds: the first time at once, then after at least half of 1, 2, 4, 8 s. Within minutes: of at most 60 s.
+  // Limits on restarts within seconds (the first at once, then after at least half of 1, 2, 4, 8 s) and within minutes
+  // (delays of at most 60 s).
   constexpr std::array<std::pair<size_t, int64_t>, 2> kMost = {{{6, 7 * kSecondNs}, {12, 120 * kSecondNs}}};
   if (to != v1::JOB_STATE_PENDING || job.detail.epochs_size() == 0) {
     return;

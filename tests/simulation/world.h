@@ -33,7 +33,7 @@ struct Process {
   std::deque<std::function<void()>> waiting;  // what came while it was paused
   std::function<void()> on_death;
 
-  // Before each effect that others see.
+  // Called before each effect that others see.
   void BeforeEffect() {
     if (crash_in >= 0 && crash_in-- == 0) {
       throw Crashed{};

@@ -133,7 +133,7 @@ absl::StatusOr<int64_t> KillAndStart(ProcessFederation& federation, const Victim
   return back_ns;
 }
 
-// When the coordinator has heard of an iteration from all ranks that it had not heard of when this was called.
+// Waits until the coordinator has heard of an iteration from all ranks that it had not heard of before.
 absl::StatusOr<int64_t> AwaitAdoption(const ProcessFederation& federation, const std::string& job) {
   std::optional<int64_t> before;
   return AwaitNs(fmt::format("the adoption of job {}", job), kAdoptLimitNs, [&]() -> absl::StatusOr<bool> {

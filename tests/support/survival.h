@@ -41,13 +41,13 @@ std::string NumbersOf(const std::vector<v1::IterationSummary>& curve);
 // The same of such a job on one site, without anything to disturb it and without pace.
 absl::StatusOr<std::string> NumbersAlone(ProcessFederation& federation, int64_t iterations);
 
-// When the job's workers were started.
+// Time at which the job's workers were started.
 absl::StatusOr<int64_t> BegunUnixNs(const ProcessFederation& federation, const std::string& job);
 
 // OK when `curve` has the iterations from 0 to `iterations` - 1, each once, in order and complete.
 absl::Status CheckWhole(const std::vector<v1::IterationSummary>& curve, int64_t iterations);
 
-// Who is killed, all at the same instant.
+// Processes that are killed, all at the same instant.
 struct Victims {
   bool coordinator = false;
   std::vector<size_t> agents = {};  // sites

@@ -114,7 +114,7 @@ absl::StatusOr<std::string> RunEnd(const PairOptions& options, int32_t rank, con
   LogDebug("rank {}: {} frames sent, {} again, {} duplicates, {} bytes; {}", rank, transport->stats().frames_sent,
            transport->stats().frames_resent, transport->stats().duplicate_frames, transport->stats().bytes_sent,
            TcpCounters());
-  // Neither leaves before the other has what it waits for.
+  // Both ends wait here, so that neither leaves before the other has what it waits for.
   WriteAll(tell_fd, "\n");
   char c = 0;
   [[maybe_unused]] const ssize_t got = read(hear_fd, &c, 1);

@@ -36,7 +36,7 @@ v1::WorkerReport HelloWith(std::vector<StateIdentity> states) {
   return report;
 }
 
-// Has ended epoch `epoch`, holds the state before `next` and has kept the one before that.
+// A report of the end of epoch `epoch`: the rank holds the state before `next` and has kept the one before that.
 v1::WorkerReport EndedWith(int32_t rank, uint64_t epoch, int64_t next) {
   v1::WorkerReport report = EndedReportOf(rank, epoch, next);
   AddState(report.mutable_ended()->mutable_states(), next - 1, epoch);
@@ -370,7 +370,7 @@ TEST_CASE("a coordinator that is restarted while a job recovers goes on with it"
     Return(g, "north", StateOf(v1::WORKER_PHASE_ENDED, 1, 2));
     Return(g, "east", StateOf(v1::WORKER_PHASE_TRAINING, 1, 2));
     g.Register("west", 1);
-    // Who has not ended the epoch is told again, and who is not there is started again.
+    // Workers that have not ended the epoch are told again, and one that is not there is started again.
     CHECK(g.Commands(v1::WorkerCommand::kEndEpoch) == 1);
     REQUIRE(Started(g).size() == 1);
     CHECK(Started(g)[0].incarnation() == f.IdOf(DeviceAt("west")).incarnation());

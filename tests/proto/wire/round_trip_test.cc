@@ -14,7 +14,7 @@
 namespace geopipe {
 namespace {
 
-// Through the bytes that travel, and back.
+// Converts to the bytes that travel, and back.
 template <class T>
 void CheckRoundTrip(const T& value) {
   const auto message = ToProto(value);

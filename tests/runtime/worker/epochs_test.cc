@@ -222,7 +222,7 @@ class Ranks {
   static OpenTransport Open(InProcessNetwork& network) {
     return [&network](const UcxTransportOptions& options) { return OpenFakeTransport(network, options); };
   }
-  // But for the backend's workspace, which grows to what its kernels need.
+  // Bytes in use, without the backend's workspace, which grows to what its kernels need.
   int64_t Bytes(int32_t rank) const {
     const Allocator& allocator = jobs[rank]->allocator();
     return allocator.total().bytes - allocator.usage(MemoryCategory::kWorkspace).bytes;

@@ -188,7 +188,7 @@ void MemoryRun::RunRank(int32_t rank, int64_t limit_bytes, std::barrier<>& all) 
     }
     usage_[rank] = jobs_[rank]->memory_peaks();
   }
-  // Nobody leaves while another still waits for an acknowledgement.
+  // All wait here, so that none leaves while another still waits for an acknowledgement.
   all.arrive_and_wait();
   jobs_[rank] = nullptr;
 }

@@ -179,7 +179,7 @@ TEST_CASE("a worker without a state is given it by a replica, and goes on with t
   TrainReplicas(cluster, job, 2, {4, 1, 2, 5}, {3, 1}, 5, {1, 1, 2, 2});
   CHECK(LossesOf(cluster, 2, 2) == std::vector<double>(expected.begin() + 3, expected.begin() + 5));
   CHECK(LossesOf(cluster, 5, 2) == LossesOf(cluster, 2, 2));
-  // Who was given it has it; nobody lacks it where all are told the same.
+  // The receivers have the state now; nobody lacks it where all are told the same.
   TrainReplicas(cluster, job, 3, {4, 1, 2, 5}, {5, 2}, kLast, {0, 0, 3, 3});
   CHECK(LossesOf(cluster, 5, 3) == std::vector<double>(expected.begin() + 5, expected.end()));
 }

@@ -242,7 +242,7 @@ TEST_CASE("an epoch is ended in the midst of training, and the next one goes on 
     }
     const auto is_ended = [&](const v1::WorkerReport& r) { return of_epoch(r) && r.has_ended(); };
     const int64_t ended = cluster.AwaitAny(is_ended).ended().next_iteration();
-    // Who has begun this iteration waits for the one that has not; who is in the one before finishes it.
+    // Ranks that have begun this iteration wait for the one that has not; one in the iteration before finishes it.
     end.mutable_end_epoch()->set_next_iteration(ended);
     for (int32_t rank = 0; rank < kRanks; ++rank) {
       cluster.Command(rank, end);

@@ -55,7 +55,7 @@ TEST_CASE("no plan of a random job on a random cluster beats the cluster's bound
       continue;
     }
     const CostSource source(request.job, request.cluster, nullptr);
-    // Beyond any plan, so that it is not the limit that is compared.
+    // The limit lies beyond any plan, so that it is not the limit that is compared.
     const int64_t bound_ns = ClusterBoundNs(request, source, 8 * plan->prediction.iteration_ns);
     REQUIRE(bound_ns > 0);
     REQUIRE(bound_ns <= plan->prediction.iteration_ns);

@@ -32,7 +32,7 @@ const Remedy* Find(const PlanExplanation& explanation, Remedy::Kind kind, int32_
 }
 
 TEST_CASE("the parts make up the bubble, the slowest stage is bound by itself, and remedies are worth while") {
-  // Over near links: what is gained by spreading the work is not lost to the crossings again.
+  // Near links do not take back at the crossings what spreading the work gains.
   PlanRequest request = test::PaperRequest();
   for (LinkSpec& link : request.cluster.links) {
     link.latency_ns = 1'000;

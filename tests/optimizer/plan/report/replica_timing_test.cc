@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// Over a link that takes a nanosecond for each byte.
+// A reduction over a link that takes a nanosecond for each byte.
 SiteReduction LinkOf(int64_t latency_ns, size_t sites = 2) {
   SiteReduction reduction{.way = ReductionWay::kTree,
                           .sites = {},

@@ -344,7 +344,7 @@ TEST_CASE("what is no shared memory is refused") {
   CHECK(absl::IsInvalidArgument(KeptStates::Open(UniqueFd(open("/dev/null", O_RDWR | O_CLOEXEC))).status()));
 }
 
-// While it lives no file of this process grows past so many bytes.
+// Keeps files of this process from growing past so many bytes while it lives.
 class FileLimit {
  public:
   explicit FileLimit(int64_t bytes) {

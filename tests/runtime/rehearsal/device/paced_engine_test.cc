@@ -139,10 +139,11 @@ TEST_CASE("lateness longer than an action is made up for by those that follow") 
     CHECK(done.ready_ns() == 1000 * (i + 1));
   }
   CHECK(clock.NowNs() == 5000);
-  // But not the arithmetic itself.
+  // Arithmetic that takes longer than the pace is not made up for.
   Paced slow(clock, 1200, {.forward_ns = 1000});
   CHECK(slow.Forward(4000).ready_ns() == 5200);
-  // Nor what an update waited for; where it waited for nothing, that its thread came late is.
+  // Time that an update waits for its input is not made up for either; lateness of its thread is, where it waits for
+  // nothing.
   clock.AdvanceNs(2000);
   CHECK(paced.Update(0).ready_ns() == 5000 + 30);
   const Completion waited = paced.Update(1, clock.NowNs());
