@@ -97,7 +97,7 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
                    fmt::format("is '{}'; it must be {}", config.links[i].to, kSiteNameRule));
     }
   }
-  // Nothing may leave this machine in the clear until there are certificates.
+  // This machine sends nothing in the clear to others until there are certificates.
   const absl::Status coordinator = ParseListenAddress("coordinator", config.coordinator).status();
   if (absl::IsInvalidArgument(coordinator)) {
     return error("coordinator", fmt::format("'{}' has no port; write it like 127.0.0.1:7070", config.coordinator));

@@ -56,7 +56,7 @@ class CoordinatorLink {
   // coordinator is not thought silent while the agent itself was stopped.
   void OnTime(int64_t now_ns, int64_t awake_ns, Effects& effects);
 
-  // When OnTime or Flush next has something to do.
+  // Time at which OnTime or Flush next has something to do.
   int64_t next_deadline_ns() const;
   // True when too much waits for more reports to be taken from workers.
   bool full() const { return queue_.full(); }

@@ -43,7 +43,7 @@ std::string BootId() {
   return id.ok() ? *id : "";
 }
 
-// When the process was started, in ticks since the machine was; 0 when there is no such process.
+// Start of the process, in ticks since that of the machine; 0 when there is no such process.
 uint64_t StartTicks(int64_t pid) {
   const absl::StatusOr<std::string> stat = ReadFile(fmt::format("/proc/{}/stat", pid), 4096);
   if (!stat.ok()) {

@@ -44,7 +44,8 @@ class ReportQueue {
   bool empty() const { return waiting_.empty() && taken_.empty(); }
   size_t waiting() const { return waiting_.size(); }
   size_t unacknowledged() const { return taken_.size(); }
-  // Since creation, because of the bound: reports given up, and iteration reports that lost their actions.
+  // Numbers of reports given up, and of iteration reports that lost their actions, because of the bound, since
+  // creation.
   int64_t dropped() const { return dropped_; }
   int64_t stripped() const { return stripped_; }
 

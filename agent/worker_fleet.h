@@ -73,7 +73,7 @@ class WorkerFleet {
   // After every event. `full`: no further report can be kept, so no stream is read on.
   void OnTime(int64_t now_ns, bool full, Effects& effects);
 
-  // When OnTime next has something to do; the greatest time when it has not.
+  // Time at which OnTime next has something to do; the greatest time when it has not.
   int64_t next_deadline_ns() const;
   bool empty() const { return workers_.empty(); }
   // Alive at this moment (their end has not been seen).

@@ -298,7 +298,7 @@ absl::Status SqliteJobStore::Transact(Write write) {
     status = Run(commit_);
   }
   if (!status.ok() && sqlite3_get_autocommit(db_.get()) == 0) {
-    // After the worst errors SQLite has rolled back by itself; the first failure is reported.
+    // SQLite has rolled back by itself after the worst errors; the first failure is reported.
     status.Update(Run(rollback_));
   }
   return status;

@@ -74,7 +74,7 @@ std::set<std::string> Coordinator::DrainedOf(const JobRun& run) const {
   return sites;
 }
 
-// Why a run on these devices cannot take the job over.
+// Returns why a run on these devices cannot take the job over.
 std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobRun::Earlier& earlier,
                                                const Allocation& allocation) const {
   if (!earlier.CanGoOnAt(NodesOf(allocation)) && spec.checkpoint.path.empty()) {

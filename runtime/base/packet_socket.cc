@@ -100,7 +100,7 @@ absl::StatusOr<UniqueFd> ListenForPackets(const std::string& path) {
   if (has_file) {
     unlink(path.c_str());
   }
-  // Nobody connects before listen.
+  // Connections are not possible before listen, so the mode is set in time.
   if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&address), Size(path)) != 0 ||
       (has_file && chmod(path.c_str(), 0600) != 0) || listen(fd.get(), kBacklog) != 0) {
     if (errno == EADDRINUSE) {

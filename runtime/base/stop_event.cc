@@ -21,7 +21,7 @@ const StopEvent& StopEvent::Never() {
 
 void StopEvent::Set() {
   const uint64_t one = 1;
-  // Nobody reads it, so it stays readable. A full counter (EAGAIN) is readable as well.
+  // The event is never read, so it stays readable. A full counter (EAGAIN) is readable as well.
   [[maybe_unused]] const ssize_t written = write(fd_.get(), &one, sizeof one);
 }
 

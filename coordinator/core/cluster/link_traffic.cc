@@ -14,7 +14,7 @@ namespace {
 
 // Clocks and wake-ups are right to some tenths of a millisecond.
 constexpr int64_t kMinSerializationNs = 2'000'000;
-// And this part of the crossing.
+// Smallest share of the crossing, for the same reason.
 constexpr double kMinShare = 0.1;
 constexpr size_t kMinMessages = 4;
 

@@ -108,7 +108,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   self.quiet_since_ns_ = now.ns;
   self.heard_all_ = false;
   GP_ASSIGN_OR_RETURN(self.resumable_, FromProto(record.resume_from()));
-  // Who of those that were started again has said hello is not known.
+  // Hellos of workers that were started again are not stored, so it is not known who has said hello.
   const bool begun = self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_RECOVERING;
   if (record.crew_size() != std::ssize(self.workers_)) {
     return absl::DataLossError("its workers are not those of its devices");

@@ -23,7 +23,7 @@ const WorkerFacts* FactsOf(const EpochFacts& facts, const EpochMember& member) {
   return found == facts.workers.end() ? nullptr : &*found;
 }
 
-// Has said that it runs this epoch no more.
+// True when the worker has said that it no longer runs this epoch.
 bool HasLeft(const WorkerFacts& worker, uint64_t epoch) {
   return worker.epoch > epoch || (worker.epoch == epoch && (worker.phase == v1::WORKER_PHASE_ENDED ||
                                                             worker.phase == v1::WORKER_PHASE_FINISHED));

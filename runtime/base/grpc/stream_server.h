@@ -41,7 +41,7 @@ class ServerStream : public Reactor, public std::enable_shared_from_this<ServerS
  public:
   ServerStream(grpc::CallbackServerContext* context, const StreamLimits& limits) : context_(context), limits_(limits) {}
 
-  // Once, before gRPC is given the stream.
+  // Called once, before gRPC is given the stream.
   void Hold() { self_ = this->shared_from_this(); }
 
   // Written after what waits; dropped when the stream is ending.
