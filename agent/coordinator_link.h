@@ -61,7 +61,7 @@ class CoordinatorLink {
   // True when too much waits for more reports to be taken from workers.
   bool full() const { return queue_.full(); }
   bool registered() const { return state_ == State::kRegistered; }
-  // Not OK: the coordinator refuses this agent and dialling again does not help (FailedPrecondition: another version;
+  // Refusal of the coordinator; not OK: dialling again does not help (FailedPrecondition: another version;
   // AlreadyExists: another agent lives in its place).
   const absl::Status& refusal() const { return refusal_; }
   const ReportQueue& queue() const { return queue_; }

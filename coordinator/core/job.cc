@@ -45,7 +45,7 @@ void FillMemory(const Job& job, v1::JobDetail& detail) {
   }
 }
 
-// Those that the run lists no more are listed no more.
+// Drops checkpoints that the run no longer lists.
 void DropUnlisted(Job& job) {
   const std::vector<ListedCheckpoint>& listed = job.run->checkpoints();
   auto& all = *job.detail.mutable_checkpoints();

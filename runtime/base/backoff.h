@@ -1,4 +1,4 @@
-// When to try again: with jitter, so that the many who lost one peer do not come back in step.
+// Decides when to try again: with jitter, so that the many who lost one peer do not come back in step.
 #pragma once
 
 #include <algorithm>

@@ -87,7 +87,8 @@ fs::path LinkedFile(fs::path path) {
 }  // namespace
 
 absl::Status ErrnoStatus(int error_number, std::string_view what) {
-  // Not Abseil's text, which comes from a table that all threads share behind a guard that ThreadSanitizer cannot see.
+  // strerror replaces Abseil's text, which comes from a table that all threads share behind a guard that
+  // ThreadSanitizer cannot see.
   return {absl::ErrnoToStatusCode(error_number), fmt::format("{}: {}", what, std::strerror(error_number))};
 }
 

@@ -12,8 +12,8 @@ namespace geopipe {
 // Move-only. The file must not shrink while it is mapped (as with every mapping, that ends the process by SIGBUS).
 class MappedFile {
  public:
-  // Those of InputFile::Open; ResourceExhausted (the system refuses another mapping): each names the path. An empty
-  // file is mapped as no bytes.
+  // Maps the file; an empty one is mapped as no bytes. Errors name the path: those of InputFile::Open;
+  // ResourceExhausted (the system refuses another mapping).
   static absl::StatusOr<MappedFile> Open(const std::string& path);
 
   MappedFile(MappedFile&& other) noexcept;

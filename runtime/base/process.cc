@@ -170,7 +170,7 @@ absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakePipe() {
   return std::pair(UniqueFd(ends[0]), UniqueFd(ends[1]));
 }
 
-// Not a pipe, which would raise SIGPIPE here when the child is gone.
+// Makes sockets and not a pipe, which would raise SIGPIPE here when the child is gone.
 absl::StatusOr<std::pair<UniqueFd, UniqueFd>> MakeGate() {
   std::array<int, 2> ends{};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends.data()) != 0) {
@@ -251,7 +251,7 @@ absl::StatusOr<Process> Process::Start(const ProcessSpec& spec) {
   if (pid < 0) {
     return ErrnoStatus(errno, fmt::format("cannot start {}", spec.program));
   }
-  // Not reaped before this object says so, hence the number still names this child.
+  // This object reaps the child, so the number still names it.
   UniqueFd pidfd(static_cast<int>(syscall(SYS_pidfd_open, pid, 0)));
   const int pidfd_error = pidfd.valid() ? 0 : errno;
   fcntl(pidfd.get(), F_SETFD, FD_CLOEXEC);

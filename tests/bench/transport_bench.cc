@@ -74,7 +74,7 @@ absl::StatusOr<std::string> SendEach(PairEnd& end, const std::vector<int64_t>& s
   return "";
 }
 
-// Their times, in ms, one line per size: median, least, greatest.
+// Times of the messages, in ms, one line per size: median, least, greatest.
 absl::StatusOr<std::string> TimeEach(PairEnd& end, const std::vector<int64_t>& sizes, int64_t repetitions) {
   std::string lines;
   int64_t iteration = 0;

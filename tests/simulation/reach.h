@@ -1,4 +1,4 @@
-// Which sites the coordinator can hear of, as neither it nor an agent can know.
+// Knows which sites the coordinator can hear of, as neither it nor an agent can.
 #pragma once
 
 #include <algorithm>

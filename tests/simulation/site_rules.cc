@@ -57,7 +57,7 @@ void SiteRules::Drain(const std::string& site) {
   leaves_.clear();
 }
 
-// Those that cannot leave say so.
+// Jobs that cannot leave say so.
 void SiteRules::CheckDrained() const {
   for (const std::unique_ptr<Node>& node : nodes_) {
     for (const auto& [pid, worker] : node->workers()) {

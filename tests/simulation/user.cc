@@ -158,7 +158,7 @@ void User::UncordonAll() {
   }
 }
 
-// Again and again, until it is in use.
+// Asks again and again until the site is in use.
 void User::Uncordon() {
   constexpr int64_t kAgainNs = 2 * kSecondNs;
   for (auto& [site, until_ns] : drained_) {

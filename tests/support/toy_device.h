@@ -22,7 +22,7 @@ class ToyDevice final : public Device {
   ~ToyDevice() override;
 
   MemorySpace space() const override { return MemorySpace::kDevice; }
-  // Not-a-numbers, so that nothing works by chance on memory that was never written.
+  // Fills memory with NaNs, so that nothing works by chance on memory that was never written.
   std::byte* Allocate(int64_t bytes, MemorySpace space) override;
   void Free(std::byte* memory, int64_t bytes, MemorySpace space) override;
   absl::Status Copy(const std::byte* from, std::byte* to, int64_t bytes) override;

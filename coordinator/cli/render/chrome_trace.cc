@@ -62,7 +62,7 @@ class TraceWriter {
   }
 
  private:
-  // When an action begins, by stage, direction and micro-batch.
+  // Beginnings of actions by stage, direction and micro-batch.
   using Takers = std::map<std::tuple<int32_t, bool, int32_t>, int64_t>;
 
   static Takers TakersOf(const std::vector<std::vector<ActionTiming>>& timeline) {

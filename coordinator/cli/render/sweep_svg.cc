@@ -88,7 +88,7 @@ std::vector<Line> Lines(const Sweep& sweep, bool bubble) {
   return lines;
 }
 
-// Those that compete, in the order of AlternativeKind.
+// Alternatives that compete, in the order of AlternativeKind.
 std::vector<ChoiceMap::Choice> Competing() {
   return {{.letter = 'S', .name = "single site", .colour = "#CC79A7"},
           {.letter = 'P', .name = "pipeline over sites", .colour = "#0072B2"},

@@ -51,7 +51,7 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
   return {};
 }
 
-// Those that were lost with it were only out of reach.
+// Workers that were lost with their node were only out of reach.
 void JobRun::OnReachable(const NodeKey& node, const std::map<WorkerKey, Living>& alive) {
   for (const auto& [key, living] : alive) {
     Worker& worker = workers_.at(key);

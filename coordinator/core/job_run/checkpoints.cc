@@ -119,8 +119,8 @@ NodeMessage JobRun::CopyMessage(const RunCheckpoints::CopyOrder& order) const {
   return Command(order.worker, std::move(command));
 }
 
-// So that the copies are there in half of the time until the next checkpoint: slowly, for training's messages share the
-// link. While nothing trains, as fast as can be.
+// Copies take half of the time until the next checkpoint: slowly, because training's messages share the link. While
+// nothing trains, they are made as fast as possible.
 double JobRun::CopyRate(const RunCheckpoints::CopyOrder& order) const {
   constexpr double kMinBytesPerSecond = 1e6;
   constexpr int64_t kEvery = 10;  // where the job says nothing

@@ -259,7 +259,7 @@ std::vector<NodeMessage> JobRun::EnterRecovering(int64_t now_ns) {
   return sends;
 }
 
-// Those that may still run. At once: nothing that they hold is wanted any more.
+// Stops lost workers that may still run, at once: nothing that they hold is wanted any more.
 std::vector<NodeMessage> JobRun::StopLost() const {
   std::vector<NodeMessage> sends;
   for (const auto& [key, worker] : workers_) {

@@ -180,7 +180,7 @@ class StreamSet {
  public:
   explicit StreamSet(const StreamLimits& limits) : limits_(limits) {}
 
-  // Not OK: the stream may not be opened.
+  // Adds a stream. Not OK: it may not be opened.
   absl::Status Add(StreamId id, std::shared_ptr<Stream> stream) {
     const std::lock_guard lock(mutex_);
     if (closed_.ok() && streams_.size() >= limits_.max_streams) {

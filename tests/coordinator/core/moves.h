@@ -83,7 +83,7 @@ inline void Lose(Federation& f, const std::string& site, uint64_t epoch = 1, int
   }
 }
 
-// When it profiles, each node finds what is listed.
+// Makes each node find the listed checkpoints when it profiles.
 inline void FindListed(Federation& f) {
   f.found.clear();
   const v1::JobDetail detail = f.DetailOf("tiny");

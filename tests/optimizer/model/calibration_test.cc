@@ -160,7 +160,7 @@ TEST_CASE("one observation is exact at its own point and grows like the analytic
   CHECK(residuals.all.size() == 8);
   CHECK(std::abs(residuals.Greatest()->relative_error) < 1e-12);
 
-  // Given three times, also from slower and faster devices, it is one point.
+  // A point given three times, also from slower and faster devices, counts once.
   SyntheticDevice slower = device;
   slower.flops_per_s /= 1.21;
   slower.bytes_per_s /= 1.21;

@@ -80,7 +80,7 @@ inline PlanRequest PaperRequest() {
   return request;
 }
 
-// That job's sweep over these figures.
+// The sweep of that job over these figures.
 inline SweepRequest PaperSweep(std::vector<SweepAxis> axes) {
   SweepRequest request;
   request.base = PaperRequest();

@@ -138,7 +138,7 @@ TEST_CASE("how far from their predicted times all but the worst twentieth of the
   const std::vector<MeasuredIteration> disturbed = {measured[0], Measure(world.schedule, world.costs, 1)[0],
                                                     Measure(world.schedule, world.costs, 1)[0]};
   CHECK(ComparePlan(world.schedule, world.costs, disturbed)->start_error_p95_ns == 0);
-  // Nor does warm-up, when there is anything else.
+  // Warm-up does not count either, when there is anything else.
   std::vector<MeasuredIteration> warming = Measure(world.schedule, world.costs, 4);
   for (size_t i = 0; i < 3; ++i) {
     warming[i].timeline = measured[0].timeline;

@@ -1,4 +1,4 @@
-// Who is let in, and by whom one lets oneself be let in.
+// Tests who may join, and whom one joins.
 #include "runtime/collective/region_handover.h"
 
 #include <catch2/catch.hpp>

@@ -1,4 +1,4 @@
-// Which samples are trained on in which iteration, and where in it, is the same for every grid and micro-batch size.
+// Checks that the samples of each iteration, and their places in it, are the same for every grid and micro-batch size.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

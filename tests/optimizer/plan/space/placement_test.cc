@@ -367,7 +367,7 @@ TEST_CASE("placement.sites may name sites, with any of their groups, or groups")
   CHECK(CandidateSiteOrders(job, cluster) == std::vector<std::vector<std::string>>{{"a/1", "b"}});
   job.placement.sites = {"a/1", "nowhere"};
   CHECK(CandidateSiteOrders(job, cluster) == std::vector<std::vector<std::string>>{{"a/1", "nowhere"}});
-  // Too many selections: all groups of each, in the cluster's order.
+  // With too many selections, all groups of each site are taken, in the cluster's order.
   job.placement.sites = {"c", "b", "a"};
   CHECK(CandidateSiteOrders(job, Grouped({3, 3, 3})) ==
         std::vector<std::vector<std::string>>{{"c/0", "c/1", "c/2", "b/0", "b/1", "b/2", "a/0", "a/1", "a/2"}});

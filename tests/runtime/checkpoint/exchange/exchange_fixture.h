@@ -92,7 +92,7 @@ class ScriptedSource {
   }
 
   const ExchangeSource& source() const { return source_; }
-  // That were asked for so far. Once the client is through.
+  // Offsets that were asked for so far. Called once the client is through.
   std::vector<int64_t> offsets() const {
     const std::lock_guard lock(mutex_);
     return offsets_;

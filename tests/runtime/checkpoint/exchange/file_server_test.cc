@@ -127,7 +127,7 @@ TEST_CASE("a proof serves once: a recorded conversation opens nothing") {
       CHECK(client.Ask("manifest.json").verdict == FileVerdict::kSent);
     }
   }
-  // Nor does the server's own proof, sent back to it.
+  // The server's own proof, sent back to it, does not help either.
   RawClient mirror(*node.server);
   REQUIRE(SendMessage(mirror.stream, greeting, InAMinute()).ok());
   REQUIRE(mirror.stream.Send(ReceiveChallenge(mirror.stream, InAMinute())->proof, InAMinute()).ok());

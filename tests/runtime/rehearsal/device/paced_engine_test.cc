@@ -56,7 +56,7 @@ struct Paced {
   Paced(FakeClock& clock, int64_t cost_ns, const ActionCosts& costs, const RankMeetings& meetings = {})
       : Paced(clock, clock, cost_ns, costs, meetings) {}
 
-  // Their inputs are ready at `ready_ns`.
+  // Actions whose inputs are ready at `ready_ns`.
   Completion Forward(int64_t ready_ns = 0) { return engine.Forward(0, Ready(ready_ns))->ready; }
   Completion BackwardInput(int64_t ready_ns = 0) { return engine.BackwardInput(0, Ready(ready_ns))->ready; }
   Completion Backward(int64_t ready_ns = 0) { return engine.Backward(0, Ready(ready_ns))->ready; }

@@ -1,4 +1,4 @@
-// When messages and acknowledgements are there, as the carrier tells of their frames.
+// Tests that messages and acknowledgements arrive when the carrier says that their frames do.
 #include <catch2/catch.hpp>
 
 #include "runtime/transport/stream/reliable_stream.h"
