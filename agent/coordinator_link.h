@@ -46,8 +46,8 @@ class CoordinatorLink {
   // Sends what is due; `all`: also what could be gathered for longer. After every event.
   void Flush(int64_t now_ns, bool all, Effects& effects);
 
-  // Orders for the agent come back to the caller, who calls Took when it has acted on one; a welcome is dealt with
-  // here. nullopt for what is stale, settled or taken before.
+  // Returns orders for the agent, for the caller to act on and then call Took; handles a welcome itself. nullopt for
+  // messages that are stale, settled or taken before.
   std::optional<v1::ConnectResponse> OnMessage(int64_t now_ns, const CoordinatorMessage& event, Effects& effects);
   void Took(const v1::ConnectResponse& order);
   void OnSent(const CoordinatorSent& event);

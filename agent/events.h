@@ -66,8 +66,8 @@ struct WorkerExited {
   std::string last_words;  // the end of its standard error
 };
 
-// All that the keeper has: on the first connection to it and on each later one. What it tells after that comes as the
-// events above. Nothing that was ordered before counts unless it is in here.
+// Everything that the keeper has, on the first connection to it and on each later one. Later news come as the events
+// above. Earlier orders count only if their workers are listed here.
 struct KeeperListed {
   struct Running {
     v1::WorkerId worker;

@@ -1,9 +1,9 @@
-// The keeper's process: `geopipe-agent --keeper STATE_DIR`. One thread that sleeps in poll until a worker ends, an
-// agent speaks or a log has to be looked at. Started by an agent that finds none; outlives it (of systemd's service
-// with KillMode=process) and leaves by itself when there is nothing to keep.
+// The keeper's process, `geopipe-agent --keeper STATE_DIR`: one thread that sleeps in poll until a worker ends, an
+// agent sends something or a log is due for a check. An agent that finds no keeper starts one; the keeper outlives it
+// (under systemd with KillMode=process) and exits by itself when there is nothing to keep.
 //
-// In the state folder: keeper.lock (one keeper per folder), keeper.sock (mode 0600; only this user is heard),
-// keeper.table (what runs and what has ended, so that a keeper that is killed loses neither), logs/keeper.log.
+// The state folder holds keeper.lock (one keeper per folder), keeper.sock (mode 0600; only this user is heard),
+// keeper.table (running and ended workers, so that a keeper that is killed loses neither) and logs/keeper.log.
 #pragma once
 
 #include <absl/status/status.h>

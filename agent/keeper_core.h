@@ -32,7 +32,7 @@ using KeeperConnection = uint64_t;
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
-// Takes over from an earlier connection, of which nothing counts any more.
+// Takes over from an earlier connection, whose requests no longer count.
 struct AgentConnected {
   KeeperConnection connection = 0;
 };

@@ -20,10 +20,10 @@ class ReportQueue {
  public:
   explicit ReportQueue(size_t capacity_bytes) : capacity_bytes_(capacity_bytes) {}
 
-  // Appends a report or an exit. A worker's heartbeat replaces the one of that worker that still waits, and so does
-  // what the check of its data has found. Past the bound the actions of waiting iteration reports go first, oldest
-  // first (the run's figures lose detail), then the oldest waiting iteration report without a number, then the oldest
-  // other report that need not last.
+  // Appends a report or an exit. A worker's heartbeat replaces its previous one that still waits; so do findings of the
+  // check of its data. Beyond the bound the actions of waiting iteration reports are dropped first, oldest first (the
+  // run's figures lose detail), then the oldest waiting iteration report without a number, then the oldest other report
+  // that may be lost.
   void Push(v1::NodeReport report);
   // True when the bound is exceeded by reports none of which may be dropped.
   bool full() const { return bytes_ > capacity_bytes_; }

@@ -551,7 +551,7 @@ void WorkerFleet::OnClosed(int64_t now_ns, const WorkerClosed& event, Effects& e
   }
 }
 
-// Kills what is overdue.
+// Kills workers that are overdue.
 void WorkerFleet::LookAt(int64_t now_ns, int64_t awake_ns, Worker& worker, Effects& effects) {
   const bool overdue = worker.kill_at_ns.has_value() && now_ns >= *worker.kill_at_ns;
   const bool never_attached =

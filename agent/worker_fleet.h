@@ -33,7 +33,7 @@ struct WorkerFleetOptions {
   // Limit on the commands that a worker has not taken; one that leaves more is killed.
   size_t waiting_commands = 64;
   int64_t beat_interval_ns = 1'000'000'000;
-  // An attached worker of which nothing is heard for so long is reported.
+  // Silence after which an attached worker is reported.
   int64_t worker_silent_after_ns = int64_t{4} * 1'000'000'000;
   // Grace of a worker that is stopped by a relayed command, which names none.
   int64_t relayed_stop_grace_ns = int64_t{10} * 1'000'000'000;
@@ -43,7 +43,7 @@ class WorkerFleet {
  public:
   using Report = std::function<void(v1::NodeReport)>;
 
-  // `config` outlives the fleet. `report` takes what the coordinator is to know, in order.
+  // `config` outlives the fleet. `report` takes the reports for the coordinator, in order.
   WorkerFleet(const AgentConfig& config, const WorkerFleetOptions& options, Report report);
 
   // Starts a worker on each device of the order. A device whose worker is ending takes the new one afterwards; one that
@@ -79,7 +79,7 @@ class WorkerFleet {
   // Alive at this moment (their end has not been seen).
   std::vector<v1::WorkerId> Living() const;
   int64_t LivingCount() const;
-  // Fills in what the coordinator hears of the living workers.
+  // Fills in the living workers for the coordinator.
   void Describe(v1::AgentHello& hello) const;
   // The keeper has been asked what runs.
   bool listed() const { return listed_; }

@@ -17,7 +17,7 @@ void MoveLogAside(const std::string& path, int64_t max_bytes);
 // it was cut. Failures are logged.
 bool CutLog(const std::string& path, int64_t max_bytes);
 
-// The end of what was written from `start` on, at most `max_bytes`, as UTF-8.
+// The end of the text written from `start` on, at most `max_bytes`, as UTF-8.
 std::string LastWords(const std::string& path, int64_t start, size_t max_bytes);
 
 }  // namespace geopipe::agent

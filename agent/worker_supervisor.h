@@ -1,5 +1,5 @@
-// The agent's end of the keeper (agent/keeper.h): starts it when none answers, hands it what the core orders, posts
-// what it says. When the connection breaks it connects again, to a new keeper if need be, and posts the whole list.
+// The agent's end of the keeper (agent/keeper.h): starts it when none answers, passes on the core's orders, posts its
+// news. When the connection breaks it reconnects, to a new keeper if need be, and posts the whole list.
 #pragma once
 
 #include <absl/status/statusor.h>

@@ -50,8 +50,8 @@ class JobStore {
   virtual absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget) = 0;
 
   // Adds the job's transition number `sequence` (from 0) and sets its state. `outcome` and `record` (nullptr:
-  // unchanged) replace what the job has come to and what its coordinator needs of it; `progress` as AddProgress
-  // (nullptr: none).
+  // unchanged) replace the job's outcome and the record that its coordinator needs; `progress` as AddProgress (nullptr:
+  // none).
   virtual absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                                      const v1::JobDetail* outcome, const v1::JobRecord* record,
                                      const JobProgress* progress) = 0;

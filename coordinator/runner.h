@@ -68,8 +68,8 @@ class Runner {
 
   // Lets the core act before the first event. Errors are the store's.
   absl::Status Start();
-  // Runs until the inbox is closed (OK) or a transition could not be stored: then nothing more is done, because what is
-  // not durable must not take effect.
+  // Runs until the inbox is closed (OK) or a transition could not be stored: then it stops, because a transition must
+  // not take effect before it is durable.
   absl::Status Run();
   // Handles one event as Run does with each that it takes out of the inbox. Used instead of Run.
   absl::Status Take(Event event);

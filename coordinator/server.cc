@@ -152,7 +152,7 @@ class Server final : public CoordinatorServer {
   }
 
  private:
-  // The core has stopped by itself: whoever waits for it learns why. Agents wait for the next coordinator.
+  // The core has stopped by itself: callers that wait for it learn why. Agents wait for the next coordinator.
   void Abandon(const absl::Status& why) {
     const std::string reason = fmt::format("the coordinator has stopped: {}", std::string(why.message()));
     agents_.CloseAll(absl::UnavailableError(reason));

@@ -1,4 +1,4 @@
-// geopipectl cancel, pause and resume: what is asked of jobs by their names.
+// geopipectl cancel, pause and resume: verbs that take names of jobs.
 #include <fmt/format.h>
 
 #include "coordinator/cli/control_client.h"

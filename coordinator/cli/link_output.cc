@@ -8,7 +8,7 @@
 namespace geopipe {
 namespace {
 
-// "-" of what was not measured.
+// Values as text; "-" for what was not measured.
 std::string SpreadOfLatency(const v1::LinkMeasurement& measured) {
   return measured.latency_samples() > 1 ? HumanDuration(measured.latency_spread_ns()) : "-";
 }

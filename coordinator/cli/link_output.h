@@ -7,8 +7,8 @@
 
 namespace geopipe {
 
-// One row per direction: what plans count on, how sure it is, where it comes from and what was declared. `wide` adds
-// what the figures rest on.
+// One row per direction: the figures that plans use, their uncertainty and source, and the declaration. `wide` adds the
+// samples behind them.
 Table LinkTableOf(const v1::ListLinksResponse& response, bool wide);
 
 // The same in base units. What is not known, "measured" and "declared" are null where nothing was.

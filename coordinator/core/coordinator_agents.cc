@@ -65,7 +65,7 @@ void Coordinator::On(Now now, AgentMessage& event) {
   }
 }
 
-// An agent that has lost its stream says again what it does not know to have been taken.
+// An agent that has lost its stream repeats everything that it does not know to have been taken.
 void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, const v1::NodeReports& message) {
   uint64_t sequence = message.first_sequence();
   for (const v1::NodeReport& report : message.reports()) {
@@ -155,8 +155,9 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   welcome.mutable_welcome()->set_orders_before(orders.before());
   Emit(SendToAgent{session, std::move(welcome)});
   NoteDisputes();
-  // The same two processes as before: what was lost with the stream is sent again, and nothing else can be missing. By
-  // the processes alone: a hello may have been overtaken by a later one, and does not know of its welcome.
+  // Both processes are the same as before: messages lost with the stream are sent again, and nothing else can be
+  // missing. Only the processes count: a hello may have been overtaken by a later one, and does not know of its
+  // welcome.
   if (!fresh) {
     orders.Taken(hello.coordinator_incarnation() == options_.incarnation ? hello.orders_taken() : 0);
     for (const v1::ConnectResponse& order : orders.waiting()) {
@@ -169,7 +170,7 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   schedule_ = true;
 }
 
-// Runs that have all their nodes again tell those that returned what they may have missed.
+// Repeats orders that returned nodes may have missed, in runs that have all their nodes again.
 void Coordinator::TellReturned(Now now) {
   for (Job* job : InOrder()) {
     if (job->run == nullptr || !AllConnected(*job->run)) {

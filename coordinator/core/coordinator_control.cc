@@ -323,8 +323,8 @@ void Coordinator::On(Now /*now*/, WatchMore& event) {
 
 void Coordinator::On(Now /*now*/, WatchStop& event) { watches_.erase(event.call); }
 
-// Sends what the watcher has not seen, as far as its credits go, in the order it happened: a transition after the
-// iterations that were finished before it.
+// Sends the watcher the messages that it has not seen, as far as its credits go, in the order in which they happened: a
+// transition after the iterations that were finished before it.
 void Coordinator::FeedWatch(CallId call) {
   const auto found = watches_.find(call);
   if (found == watches_.end()) {

@@ -315,7 +315,8 @@ void Coordinator::KeepPast(const std::string& name) {
   }
 }
 
-// Jobs in order of submission take what they need as soon as it is there; one that waits does not hold up the others.
+// Jobs take the devices that they need, in order of submission, as soon as these are free; one that waits does not hold
+// up the others.
 void Coordinator::Schedule(Now now) {
   wanted_links_.clear();
   std::set<NodeKey> promised;  // to earlier ones, which wait for workers of theirs to end there

@@ -1,4 +1,4 @@
-// One job as the coordinator keeps it: what is durable, what is asked of it, and its live course while it has one.
+// One job as the coordinator keeps it: its durable state, the requests to it, and its run while it has one.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@ namespace geopipe {
 
 class OrderLog {
  public:
-  // Numbers and keeps the order, and returns what is to be sent.
+  // Numbers and keeps the order, and returns it to be sent.
   const v1::ConnectResponse& Add(v1::ConnectResponse order) {
     order.set_sequence(++last_);
     return waiting_.emplace_back(std::move(order));

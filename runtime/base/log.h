@@ -1,5 +1,5 @@
-// Structured logs on standard error, for people or as one JSON object per line, by way of spdlog. Every line carries
-// what is known of job, epoch, site and worker.
+// Structured logs on standard error, for people or as one JSON object per line, through spdlog. Every line carries job,
+// epoch, site and worker as far as they are known.
 #pragma once
 
 #include <absl/status/status.h>

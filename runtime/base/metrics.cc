@@ -152,7 +152,7 @@ std::string MetricRegistry::Text() { return prometheus::TextSerializer().Seriali
 
 class MetricsEndpoint::Server {
  public:
-  // Throws what the library throws.
+  // Passes on the exceptions of the library.
   explicit Server(const ListenAddress& address)
       : exposer_(std::vector<std::string>{"listening_ports", ToString(address), "num_threads", std::string(kThreads),
                                           "request_timeout_ms", std::string(kRequestTimeoutMs)}) {}

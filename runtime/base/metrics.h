@@ -23,7 +23,7 @@ class Histogram;
 namespace geopipe {
 
 // Handles to series: cheap to copy, valid while the registry lives and the series has not been removed. Any thread;
-// what they wait for is at most the copying of one series by a scrape.
+// they wait at most while a scrape copies one series.
 class Counter {
  public:
   explicit Counter(prometheus::Counter* series) : series_(series) {}

@@ -66,8 +66,8 @@ void ResetSignals() {
   sigprocmask(SIG_SETMASK, &none, nullptr);
 }
 
-// Async-signal-safe. Kernels before 5.9 do not know the call: the program gets no more than it is to have even so,
-// because our own descriptors are close-on-exec, but a child that waits at its gate then holds those of others open.
+// Async-signal-safe. Kernels before 5.9 do not know the call. The program still gets no descriptor that it should not
+// have, because our own are close-on-exec, but a child that waits at its gate then keeps those of others open.
 void CloseAllBut(const int* kept, size_t count) {
   unsigned from = STDERR_FILENO + 1;
   for (size_t i = 0; i < count; ++i) {
@@ -80,8 +80,8 @@ void CloseAllBut(const int* kept, size_t count) {
   syscall(SYS_close_range, from, ~0U, 0U);
 }
 
-// Async-signal-safe. Returns when the parent opens the gate. Its end without that is the parent's: whoever started this
-// child cannot tell anybody of it any more.
+// Async-signal-safe. Returns when the parent opens the gate. If the gate closes instead, the parent has ended, and
+// nobody is left to tell.
 void WaitAtGate(int gate_fd) {
   char opened = 0;
   ssize_t got = 0;

@@ -52,8 +52,8 @@ class Process {
   // having executed the program, detached or not, and also when this process dies in whatever way.
   ~Process();
 
-  // Lets a gated child execute the program. Once. Errors: as Start's when it cannot be executed; the child has then
-  // ended. One that was killed while it waited is no error: Wait tells.
+  // Lets a gated child execute the program. Call once. Errors: as Start's when it cannot be executed; the child has
+  // then ended. A child that was killed while it waited is no error: Wait reports it.
   absl::Status Release();
 
   int64_t pid() const { return pid_; }

@@ -24,8 +24,8 @@ class TcpStream {
  public:
   TcpStream() = default;  // not connected
 
-  // `address`: "ip:port"; InvalidArgument for anything else. `stop` outlives the stream. `receive_buffer_bytes`: of the
-  // socket, which bounds what is on its way to a slow reader; 0: the kernel's.
+  // `address`: "ip:port"; InvalidArgument for anything else. `stop` outlives the stream. `receive_buffer_bytes`: size
+  // of the socket's buffer, which bounds the data in flight to a slow reader; 0: the kernel's.
   static absl::StatusOr<TcpStream> Connect(const std::string& address, int64_t deadline_ns, const StopEvent& stop,
                                            int receive_buffer_bytes = 0);
 

@@ -1,4 +1,4 @@
-// Names for threads, as `top -H` and debuggers show them, and what they cost.
+// Names for threads, as `top -H` and debuggers show them, and their processor time.
 #pragma once
 
 #include <pthread.h>

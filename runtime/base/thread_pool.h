@@ -12,7 +12,7 @@ namespace geopipe {
 
 class ThreadPool {
  public:
-  // Starts threads - 1 threads, because whoever calls For works, too; at least one works.
+  // Starts threads - 1 threads, because the thread that calls For works, too; at least one works.
   explicit ThreadPool(int32_t threads);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;

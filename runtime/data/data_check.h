@@ -1,5 +1,5 @@
-// Reads all of the data, piece by piece, for what opening could only sample: checksums by which two copies are
-// compared, and the vocabulary. Pure: whoever calls decides when.
+// Reads all of the data, piece by piece, where opening could only sample it: computes checksums by which two copies are
+// compared, and checks the vocabulary. Pure: the caller decides when.
 #pragma once
 
 #include <absl/status/status.h>
@@ -12,8 +12,8 @@
 
 namespace geopipe {
 
-// The data is cut into chunks of equal size, the last one shorter: at least 16 MiB each, and no more of them than make
-// a short message. A function of the size alone, so that the lists of two copies can be compared entry by entry.
+// Chunks of the data are of equal size, the last one shorter: at least 16 MiB each, and few enough for a short message.
+// Their size depends on that of the data alone, so that the lists of two copies can be compared entry by entry.
 inline constexpr int64_t kMaxDataChunks = 4096;
 int64_t DataChunkBytes(int64_t data_bytes);
 

@@ -1,5 +1,5 @@
-// Tokens in a flat little-endian file of uint16 or uint32, of any size: opening reads a few blocks of it, and what is
-// trained on is read when it is needed.
+// Tokens in a flat little-endian file of uint16 or uint32, of any size: opening reads a few blocks of it, and samples
+// are read when they are needed.
 #pragma once
 
 #include <absl/status/statusor.h>

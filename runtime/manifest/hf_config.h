@@ -13,10 +13,10 @@
 
 namespace geopipe {
 
-// Reads <folder>/config.json of a Llama model, or where there is none the model that <folder>/manifest.json of a
-// checkpoint names; with the defaults of transformers' LlamaConfig for keys that are not there. InvalidArgument names
-// file, line, key and value: a model that is computed otherwise than this engine computes (another architecture,
-// biases, scaled rotary embeddings, quantised weights, dropout, ...).
+// Reads <folder>/config.json of a Llama model, or, if there is none, the model that <folder>/manifest.json of a
+// checkpoint names; absent keys have the defaults of transformers' LlamaConfig. InvalidArgument names file, line, key
+// and value of a model that this engine does not compute (another architecture, biases, scaled rotary embeddings,
+// quantised weights, dropout, ...).
 absl::StatusOr<ModelSpec> ReadHfConfig(const std::filesystem::path& folder);
 
 // The same from the text of a config.json that errors call `file`.

@@ -46,7 +46,7 @@ Schema<JobSpec> ModelKeys(const std::string& folder) {
     presets.emplace_back(name, ModelPreset(name).value());
   }
   Schema<JobSpec> schema;
-  // Shows nothing: what it stands for is written key by key.
+  // Shows nothing: the values that it stands for are written key by key.
   schema.Key<ModelSpec>(
       "preset", ChoiceValue(std::move(presets)), [](const JobSpec&) { return ModelSpec(); },
       [](JobSpec* job, ModelSpec model) { job->model = model; }, "A published model, in place of all other keys.");

@@ -12,8 +12,8 @@ namespace geopipe {
 // "single site", "pipeline over sites", "replica per site", "local steps".
 std::string_view AlternativeTitle(AlternativeKind kind);
 
-// The alternatives beside the plan, how replicas share tokens and sum gradients, what is missing and why, and, where
-// one that is the same training is faster than the plan, that it is. With Rows::kAll the whole plan of every site
+// The alternatives beside the plan, how replicas share tokens and sum gradients, which alternatives are missing and
+// why, and a remark where an equivalent one is faster than the plan. With Rows::kAll the whole plan of every site
 // follows.
 std::string AlternativesText(const Alternatives& alternatives, const PlanResult& plan, Rows rows = Rows::kFolded);
 

@@ -43,7 +43,7 @@ struct Cell {
   double busy = 0;
 };
 
-// A cell is idle where half of the time or more is; a `dense` one, of several actions, only where next to all of it is.
+// A cell is idle if at least half of its time is; a `dense` one, with several actions, only if nearly all of it is.
 std::vector<Cell> Cells(const std::vector<ActionTiming>& lane, int64_t span_ns, size_t columns, bool dense) {
   constexpr double kHalf = 0.5 + 1e-9;
   constexpr double kSixteenth = 1.0 / 16;

@@ -154,7 +154,7 @@ class TimelineSvg {
       const std::string& site = labels_.sites[static_cast<size_t>(first)];
       svg_.Add("<rect class=\"band\" x=\"8\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"4\"/>\n", top,
                layout_.width - 16, bottom - top);
-      // The gutter holds so many characters of a long name; the whole is there for the pointer.
+      // Characters of a long name that fit into the gutter; the pointer shows the whole.
       constexpr int32_t kMaxCharacters = 24;
       const bool fits = CodePoints(site) <= kMaxCharacters;
       svg_.Add("<text class=\"s\" x=\"16\" y=\"{:.1f}\"><title>{}</title>{}</text>\n", (top + bottom) / 2 + 4,

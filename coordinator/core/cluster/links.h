@@ -69,8 +69,8 @@ class LinkTable {
   // both directions, so those of the worse one.
   std::vector<LinkSpec> SpecsFor(std::span<const std::string> sites, const MeasuredLinks& measured) const;
 
-  // The network inside the site for the planner, as measured; nullopt where it was not, or is none to be measured. The
-  // devices of a node share it: what one process of a node got is no promise that each of several gets as much at once.
+  // The network inside the site for the planner, as measured; nullopt where it was not, or none is to be measured. The
+  // devices of a node share it: what one process of a node got is no promise that several get as much at once.
   std::optional<NetworkSpec> NetworkInside(const std::string& site, const MeasuredLinks& measured) const;
 
   // FailedPrecondition names the first two sites, in pipeline order, that exchange messages in this job but have no

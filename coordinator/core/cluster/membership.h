@@ -56,9 +56,9 @@ class Membership {
     std::optional<SessionId> replaced = std::nullopt;  // an older stream of the same agent process, to be closed
     bool returning = false;                            // this agent process was registered before
   };
-  // FailedPrecondition (another version), Unavailable (another agent holds the site and node; whether it lives, its
-  // next heartbeat will tell), AlreadyExists (it does), ResourceExhausted (too many agents); the registry of nodes is
-  // then unchanged.
+  // Errors: FailedPrecondition (another version), Unavailable (another agent holds the site and node; its next
+  // heartbeat will show whether it lives), AlreadyExists (it lives), ResourceExhausted (too many agents). The registry
+  // of nodes is then unchanged.
   Admission Admit(int64_t now_ns, SessionId session, uint64_t incarnation, const v1::AgentHello& hello);
 
   // The stream's node; nullptr before its hello was taken.

@@ -25,7 +25,7 @@ struct NodeKey {
   friend auto operator<=>(const NodeKey&, const NodeKey&) = default;
 };
 
-// One device of one node: what a worker runs on.
+// One device of one node, on which a worker runs.
 struct WorkerKey {
   std::string site;
   std::string node;

@@ -41,8 +41,8 @@ class Strays {
 
   // Notes that the worker's end was reported.
   void OnEnded(int64_t now_ns, const WorkerKey& worker, uint64_t incarnation);
-  // Notes that this agent knows the worker, and that this order tells it to end the worker. The word may be an old one,
-  // of an agent that is gone.
+  // Notes that this agent knows the worker, and that this order tells it to end the worker. The news may be old, from
+  // an agent that is gone.
   void OnOrdered(const WorkerKey& worker, uint64_t incarnation, uint64_t agent, uint64_t order);
   // Notes that the agent has taken its orders up to this one: it frees devices before it gives them to others.
   void OnOrdersTaken(int64_t now_ns, const NodeKey& node, uint64_t agent, uint64_t order);

@@ -150,7 +150,7 @@ void JobRun::NoteSilence(int64_t now_ns, std::span<const NodeSilence> nodes) {
 
 // --- Progress -----------------------------------------------------------------------------------------------------
 
-// Tells what has been done, though reports of it are missing.
+// Completes the iterations that were done although reports of them are missing.
 Reaction JobRun::TellAll() {
   Reaction reaction;
   for (int32_t rank = 0; rank < std::ssize(members_); ++rank) {

@@ -140,10 +140,10 @@ bool JobRun::LastSaved() const {
 Reaction JobRun::SaveLast(int64_t now_ns) {
   constexpr int64_t kAgainNs = 10'000'000'000;
   const int64_t end = EndIteration(job_, run_);
-  // An attempt that some rank tells of again after a restart may never come to its end.
+  // An attempt that some rank reports again after a restart may never end.
   const bool is_pending = heard_all_ && checkpoints_.Pending(end);
   const bool is_due = AllDone() && AllFinished() && !LastSaved() && !is_pending && silent_.empty();
-  // It was written when training ended; that nothing came of it is known, unless its reports went to an earlier
+  // The last state was written when training ended; a failure is known, unless its reports went to an earlier
   // coordinator.
   if (!is_due || (checkpoint_trouble_.empty() && heard_all_)) {
     return {};

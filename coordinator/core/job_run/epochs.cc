@@ -67,7 +67,7 @@ std::vector<int32_t> JobRun::ReplicaGroups() const {
   return groups;
 }
 
-// Values and two moments of what the largest rank has.
+// Bytes of the values and two moments of the largest rank.
 int64_t JobRun::GivenStateBytes() const {
   constexpr int64_t kStateBytes = 12;
   int64_t parameters = 0;

@@ -109,8 +109,8 @@ Reaction JobRun::OnSilent(int64_t now_ns, const WorkerKey& key, const v1::Worker
   return Diagnose(now_ns, false);
 }
 
-// A compute action takes what the plan says, not many times that. One that is only waiting for messages is not under
-// way. Told twice: after a pause of the whole host the first word of it means nothing.
+// A compute action should take as long as planned, not many times that; one that only waits for messages is not under
+// way. It counts when two heartbeats in a row report it: after a pause of the whole host the first one means nothing.
 Reaction JobRun::CheckStuck(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerStatus& status) {
   const int64_t limit_ns = StuckAfterNs(status.action());
   const bool stuck = state_ == v1::JOB_STATE_RUNNING && status.action_ns() >= limit_ns;

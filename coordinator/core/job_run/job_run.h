@@ -1,7 +1,7 @@
-// One job's live course on its devices: its crew of workers, from their start over profiling to the last iteration, and
-// the epochs they run. Says what is to be sent and which state the job should go to next, and why; the coordinator
-// makes the move durable first and then lets the run enter the state. What is durable (Record) is enough to go on from
-// after the coordinator was restarted.
+// One run of a job on its devices: its crew of workers, from their start over profiling to the last iteration, and the
+// epochs they run. Says which messages to send and which state the job should enter next, and why; the coordinator
+// makes the transition durable first and then lets the run enter the state. The durable part (Record) suffices to go on
+// after a restart of the coordinator.
 #pragma once
 
 #include <absl/status/status.h>
@@ -63,7 +63,7 @@ struct Reaction {
   std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`
   int64_t iterations_finished = 0;               // how many became complete
   std::vector<TrafficObservation> traffic = {};  // of the links, when an iteration told
-  // A checkpoint is complete on all nodes; an attempt came to nothing.
+  // A checkpoint that is complete on all nodes; `checkpoint_trouble`: an attempt failed.
   std::optional<ListedCheckpoint> checkpoint = std::nullopt;
   std::optional<ListedCheckpoint> copied = std::nullopt;  // it is at another site as well
   bool unlisted = false;                                  // some are listed no more: durable before `sends`
@@ -97,8 +97,8 @@ class JobRun {
   JobRun(const JobSpec& job, const RunOptions& run, Allocation allocation, uint64_t incarnation, std::string version,
          const JobRunLimits& limits);
 
-  // The run of a job that an earlier life of the coordinator has left in a state from PROFILING on. Its workers are
-  // still to be heard of. DataLoss: what is stored does not fit together.
+  // Restores the run of a job that an earlier life of the coordinator has left in a state from PROFILING on. Its
+  // workers are still to be heard of. DataLoss: the stored parts do not fit together.
   static absl::StatusOr<std::unique_ptr<JobRun>> Restore(const JobSpec& job, const RunOptions& run, StoredJob stored,
                                                          std::string version, const JobRunLimits& limits, Now now);
   v1::JobRecord Record() const;
@@ -138,7 +138,7 @@ class JobRun {
   absl::Status SetPlan(PlanResult* plan, std::string secret);
   // Begins an epoch with the plan as soon as that is possible.
   Reaction Begin() { return Decide(); }
-  // Prepares the ranks of the epoch that was begun and stops the workers that are none, whose devices are given
+  // Prepares the ranks of the epoch that was begun, and stops workers that are no rank of it, whose devices are given
   // back.
   std::vector<NodeMessage> EnterDeploying(int64_t now_ns, const LinkTable& links);
   // The reaction completes the job at once when every worker has already finished.

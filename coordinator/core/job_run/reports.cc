@@ -94,8 +94,8 @@ Reaction JobRun::BeginMeasuring(int64_t now_ns) {
   return {.sends = ProfileRound(now_ns)};
 }
 
-// Heartbeats and hellos of an agent tell what reports will tell, or have told before a restart. A hello that comes late
-// may tell of an earlier epoch.
+// Heartbeats and hellos of an agent say the same as reports that are still to come, or that came before a restart. A
+// late hello may concern an earlier epoch.
 void JobRun::TakeStatus(Worker& worker, const v1::WorkerStatus& status) {
   if (status.phase() == v1::WORKER_PHASE_UNSPECIFIED || status.epoch() < worker.epoch) {
     return;
@@ -257,8 +257,8 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
   return reaction;
 }
 
-// The first member to end tells where: no other can finish an iteration from there on. `reported`: by the report that
-// comes after those of its iterations.
+// The first member to end decides where: no other can finish an iteration from there on. `reported`: by the report that
+// follows those of its iterations.
 Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported) {
   const int32_t rank = RankOf(key);
   if (rank < 0 || ended_at_.has_value()) {
@@ -292,7 +292,7 @@ Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, i
   return reaction;
 }
 
-// Workers repeat what they have found, so that none of it has to outlive this coordinator.
+// Workers repeat their findings, so that none has to outlive this coordinator.
 Reaction JobRun::OnDataCheck(Worker& worker, const WorkerKey& key, const v1::DataCheckReport& report) {
   worker.data_check = report;
   for (const auto& [other, each] : workers_) {
@@ -306,7 +306,7 @@ Reaction JobRun::OnDataCheck(Worker& worker, const WorkerKey& key, const v1::Dat
   return {};
 }
 
-// All members have left the epoch, and what they did in it is told: reports of it that come later would be of no epoch.
+// All members have left the epoch, and its iterations are reported: later reports of it would belong to no epoch.
 std::optional<Reaction::Change> JobRun::Over() {
   const int64_t end = EndIteration(job_, run_);
   if (state_ != v1::JOB_STATE_RUNNING || ended_at_.has_value()) {

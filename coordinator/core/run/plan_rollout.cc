@@ -43,7 +43,7 @@ std::vector<v1::Peer> PlanRollout::Peers() const {
   return peers;
 }
 
-// Finds the answer's place. False: it is none of this phase's.
+// Finds the answer's place. False: it does not belong to this phase.
 absl::StatusOr<bool> PlanRollout::Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t rank,
                                        Answer** answer) {
   const int32_t own = RankOf(worker);

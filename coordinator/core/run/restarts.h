@@ -1,5 +1,5 @@
-// Limits how often a job may lose something and go on: so many losses of each worker an hour, and longer and longer
-// delays for as long as no iteration gets done.
+// Limits how often a job may go on after a loss: so many losses of each worker an hour, and longer and longer delays as
+// long as no iteration is completed.
 #pragma once
 
 #include <cstdint>
@@ -28,7 +28,7 @@ class Restarts {
   // Delay before the job goes on: none the first time, then twice as long each time, with jitter, until OnProgress.
   int64_t NextDelayNs();
   void OnProgress() { attempts_ = 0; }
-  // Counts an earlier attempt that came to nothing as well.
+  // Counts an earlier attempt that failed as well.
   void CountAttempt() { ++attempts_; }
 
  private:

@@ -281,8 +281,8 @@ bool Contains(const std::vector<CheckpointIdentity>& found, const CheckpointIden
   return std::ranges::find(found, identity) != found.end();
 }
 
-// True when both nodes have some checkpoint in common, and so are of one job: a node that was lost for a while has what
-// it had.
+// True when both nodes have some checkpoint in common, and therefore hold those of one job: a node that was lost for a
+// while has its old ones.
 bool SomeInBoth(const std::vector<CheckpointIdentity>& a, const std::vector<CheckpointIdentity>& b) {
   return std::ranges::any_of(a, [&](const CheckpointIdentity& each) { return Contains(b, each); });
 }

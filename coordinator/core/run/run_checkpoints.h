@@ -89,7 +89,7 @@ class RunCheckpoints {
     std::set<std::string> avoid = {};  // sites that get none, and whose own parts alone are copied; empty: none
   };
 
-  // Begins an epoch and abandons attempts of earlier ones: nobody can tell any more what state their ranks hold.
+  // Begins an epoch and abandons attempts of earlier ones, since nobody knows any more what state their ranks hold.
   // `copies`: whether copies are wanted.
   void BeginEpoch(const Epoch& epoch, uint64_t incarnation, int64_t sequence_length, bool copies);
 

@@ -12,8 +12,9 @@
 
 namespace geopipe {
 
-// Reports of one rank come in order, but not all need come: a sender that could not keep them has dropped the oldest.
-// An iteration is told when every rank has reported it or a later one, so no lost report holds up what follows.
+// Puts iterations together from reports. Those of one rank come in order, but some may be missing: a sender that could
+// not keep them has dropped the oldest. An iteration is complete when every rank has reported it or a later one, so no
+// lost report holds up later iterations.
 class IterationLog {
  public:
   IterationLog() = default;
@@ -33,10 +34,10 @@ class IterationLog {
   // iterations that were told: these are passed over when they are done again.
   void BeginEpoch(uint64_t epoch, int64_t first);
 
-  // Takes the report of one rank. Returns how many iterations became complete: those that all ranks have reported, or
-  // passed, as all iterations before them. The loss comes from the rank that runs the last stage, duration and gradient
-  // norm are rank 0's, bubble_ratio = 1 - sum of busy / (ranks * duration); what a lost report would have told is
-  // absent, and the summary marked incomplete. Second reports are ignored, and those that name no rank.
+  // Takes the report of one rank and returns how many iterations became complete: those that all ranks have reported or
+  // passed, like all iterations before them. The loss comes from the rank that runs the last stage, duration and
+  // gradient norm are rank 0's, bubble_ratio = 1 - sum of busy / (ranks * duration). Figures of a lost report are
+  // absent, and the summary is marked incomplete. Second reports, and those that name no rank, are ignored.
   int64_t OnReport(const v1::IterationReport& report);
   // Notes that the rank has finished all iterations below `next`: what it has not reported of them will not come.
   int64_t OnRankAt(int32_t rank, int64_t next);

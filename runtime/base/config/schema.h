@@ -106,7 +106,7 @@ class SchemaTable {
   };
 
   void Add(Field field) { fields_.push_back(std::move(field)); }
-  // The fields of `table`, none of which is a list, whose struct lies at `place`.
+  // Adds the fields of `table`, none of which is a list, whose struct lies at `place`.
   void Embed(const SchemaTable& table, const Place& place);
   void MarkInert(std::string why) { fields_.back().inert = std::move(why); }
 
@@ -216,7 +216,7 @@ class Schema {
     return Add(std::move(field));
   }
 
-  // A T with its defaults and what the document gives. Required keys must be there.
+  // A T with its defaults and the values that the document gives. Required keys must be there.
   absl::StatusOr<T> Read(const YamlDocument& document) const {
     T value{};
     GP_RETURN_IF_ERROR(table_.ReadMap(document, document.root, "", /*complete=*/true, &value));
@@ -235,7 +235,7 @@ class Schema {
     return Overlay(document, value);
   }
 
-  // Refuses what the document gives at inert keys; the error names the first with its value and why.
+  // Refuses values at inert keys; the error names the first with its value and why.
   absl::Status RefuseInert(const YamlDocument& document) const {
     return table_.RefuseInert(document, document.root, "", "");
   }

@@ -96,8 +96,8 @@ struct StreamClientHandlers {
   std::function<bool()> on_written;
 };
 
-// Sends `first`, then what the outbox holds, and reads, until the stream ends. The status is what `on_message` refused
-// a message with, or else the server's. context.TryCancel() ends it early.
+// Sends `first`, then the messages of the outbox, and reads, until the stream ends. Returns the status with which
+// `on_message` refused a message, or else the server's. context.TryCancel() ends it early.
 template <class Out, class In>
 absl::Status RunStream(grpc::ClientContext& context, grpc::ClientReaderWriter<Out, In>& stream, const Out& first,
                        Outbox<Out>& outbox, const StreamClientHandlers<In>& handlers) {

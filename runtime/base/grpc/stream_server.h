@@ -1,5 +1,5 @@
-// The server's ends of streams, over gRPC's callback API: each writes in order what it is given, reads on only when its
-// reader wants more, and ends with a status that its peer hears.
+// The server's ends of streams, over gRPC's callback API: each writes its messages in order, reads on only when its
+// reader wants more, and ends with a status that its peer gets.
 #pragma once
 
 #include <absl/status/status.h>
@@ -147,7 +147,7 @@ class ServerStream : public Reactor, public std::enable_shared_from_this<ServerS
     }
   }
 
-  // Writes what is next, or finishes.
+  // Writes the next message, or finishes.
   void AdvanceLocked() {
     if (writing_ || finished_) {
       return;
