@@ -104,7 +104,7 @@ std::string Note(const Alternative& alternative, const Alternatives& all) {
   return "";
 }
 
-// That `faster` is, and what to do about it.
+// Says that `faster` is faster, and what to do about it.
 std::string FasterText(const Alternative& faster, int64_t plan_iteration_ns) {
   const bool is_single = faster.kind == AlternativeKind::kSingleSite;
   std::vector<std::string> sites;

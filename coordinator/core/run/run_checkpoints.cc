@@ -88,7 +88,7 @@ RunCheckpoints::Attempt& RunCheckpoints::AttemptOf(int64_t iteration, Outcome& o
   found->second.reports.resize(members_.size());
   found->second.rule.wanted = copies_;
   if (attempts_.size() > kMaxAttempts) {
-    // Not the one that has just begun, which may be older than the others: a checkpoint that was asked for again.
+    // The attempt that has just begun stays; it may be older than the others when a checkpoint is asked for again.
     const auto oldest = attempts_.begin() == found ? std::next(found) : attempts_.begin();
     if (oldest->second.phase != Phase::kOver) {
       outcome.trouble =

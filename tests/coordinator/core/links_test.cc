@@ -448,7 +448,7 @@ TEST_CASE("messages tell the latency of their link, and its bandwidth where that
     CHECK(*found[1].bandwidth_bytes_per_s == Approx(125e6));
     CHECK(found[1].samples == 8);
   }
-  // Too short to be seen, or too few.
+  // Serializations that are too short to be seen, or too few.
   for (const auto& timeline : {Timeline(20 * kMs, kMs, 5 * kMs, 8), Timeline(20 * kMs, 8 * kMs, 20 * kMs, 3)}) {
     const auto found = ObserveTraffic(timeline, TwoRanks("west", "east"), TwoStages());
     REQUIRE(found.size() == 2);
