@@ -153,7 +153,7 @@ class Keeper {
       memory_[key.device] = std::move(memory);
       return;
     }
-    LogWarning("cannot take over the memory of the worker of device {}; one that follows it does not find its states",
+    LogWarning("cannot take over the memory of the worker of device {}; its successor will not find its states",
                key.device);
     Take(MemoryLost{key});
   }
@@ -358,9 +358,8 @@ class Keeper {
     effect.table.set_boot_id(boot_id_);
     saved_ = WriteFileAtomically(KeeperTablePath(options_.state_dir), effect.table.SerializeAsString());
     if (!saved_.ok()) {
-      LogError(
-          "{}; no worker is started before it can be, and a keeper that follows this one may not know that one ended",
-          std::string(saved_.message()));
+      LogError("{}; no worker starts until it can be written, and the next keeper may not know that a worker ended",
+               std::string(saved_.message()));
     }
   }
 

@@ -101,7 +101,7 @@ int Main(int argc, const char* const* argv) {
   flags.Add("config", &values.config, "FILE", "Configuration file.");
   flags.Add("keeper", &values.keeper, "DIR",
             "Be the parent of the workers of this state folder; agents start it themselves.");
-  flags.Add("set", &values.settings, "KEY=VALUE", "One key of the configuration, over the file; may be repeated.");
+  flags.Add("set", &values.settings, "KEY=VALUE", "Overrides one key of the configuration; may be repeated.");
   flags.Add("ready-fd", &values.ready_fd, "N",
             "Write 'registered' to this descriptor when the coordinator has said welcome.");
   flags.Add("die-with-parent", &values.die_with_parent, "End, with the workers, when the parent process ends.");

@@ -325,9 +325,10 @@ void WorkerFleet::ListRunning(int64_t now_ns, const KeeperListed::Running& runni
     return;
   }
   if (listed_ || !IsOurs(id)) {
-    effects.emplace_back(WriteLog{
-        LogLevel::kWarning, fmt::format("killing worker {} of job {} (pid {}): {}", NameOf(id), id.job(), running.pid,
-                                        IsOurs(id) ? "it was not ordered" : "this node is configured otherwise")});
+    effects.emplace_back(
+        WriteLog{LogLevel::kWarning,
+                 fmt::format("killing worker {} of job {} (pid {}): {}", NameOf(id), id.job(), running.pid,
+                             IsOurs(id) ? "it was not ordered" : "it does not fit the configuration of this node")});
     effects.emplace_back(SignalWorker{KeyOf(id), SIGKILL});
     return;
   }

@@ -39,7 +39,7 @@ FlagSet Flags(CommandLine* line) {
   flags.Add("config", &line->config_path, "FILE", "Configuration file.");
   flags.Add("listen", &line->listen, "HOST:PORT", "Loopback address to listen on; port 0 takes any free one.");
   flags.Add("metrics", &line->metrics, "HOST:PORT", "Loopback address to be scraped at by Prometheus.");
-  flags.Add("state-dir", &line->state_dir, "FOLDER", "Where the job store lies.");
+  flags.Add("state-dir", &line->state_dir, "FOLDER", "Folder of the job store.");
   flags.Add("log-level", &line->log_level, "LEVEL", "debug, info, warning or error.");
   flags.Add("log-format", &line->log_format, "FORMAT", "text or json.");
   flags.Add("ready-fd", &line->ready_fd, "N", "Write the endpoint to this file descriptor when ready.");

@@ -59,13 +59,14 @@ Effects Coordinator::Start(Now now) {
 void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
   absl::StatusOr<std::unique_ptr<JobRun>> run =
       stored.record.run_incarnation() == 0
-          ? absl::DataLossError("it was stored by a version whose jobs did not outlive their coordinator")
+          ? absl::DataLossError(
+                "it was stored by a version that could not resume jobs after a restart of the coordinator")
           : JobRun::Restore(job.spec, job.options, std::move(stored), options_.version, options_.run, now);
   if (!run.ok()) {
-    Transition(now, job, v1::JOB_STATE_FAILED,
-               fmt::format("the coordinator restarted, and cannot go on with the job: {}",
-                           std::string(run.status().message())),
-               true);
+    Transition(
+        now, job, v1::JOB_STATE_FAILED,
+        fmt::format("the coordinator restarted and cannot resume the job: {}", std::string(run.status().message())),
+        true);
     return;
   }
   job.run = *std::move(run);
@@ -77,7 +78,7 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
   next_incarnation_ = std::max(next_incarnation_, job.run->last_incarnation());
   std::ranges::fill(job.iterations_before, job.iterations().oldest());
   Log(LogLevel::kInfo, job.name(),
-      fmt::format("{} as before the coordinator restarted; {} to hear from", JobStateName(job.state()),
+      fmt::format("{}, as before the coordinator restarted; waiting for {}", JobStateName(job.state()),
                   Counted(std::ssize(job.run->nodes()), "agent")));
 }
 
@@ -123,8 +124,7 @@ void Coordinator::Forgive(Now now) {
     return;
   }
   Log(LogLevel::kWarning, "",
-      fmt::format("this process did nothing for {}; no deadline is held against others for it",
-                  FormatSeconds(pause_ns)));
+      fmt::format("this process was stopped for {}; deadlines are put off by as much", FormatSeconds(pause_ns)));
   started_ns_ += pause_ns;
   for (Job* job : InOrder()) {
     if (job->run != nullptr) {
@@ -271,7 +271,8 @@ void Coordinator::On(Now now, PlannerDone& event) {
     status = job->run->SetPlan(&*event.result, std::move(event.secret));
   }
   if (status.ok() && !job->run->FindsState()) {
-    status = absl::FailedPreconditionError("it has no use for the nodes that have the job's state");
+    status = absl::FailedPreconditionError(
+        "the plan leaves out the nodes that hold the job's checkpoint; name their sites in placement.sites");
   }
   const std::vector<NodeKey> nodes = job->run->allocation().nodes();
   const bool is_reduced = std::ranges::any_of(

@@ -76,7 +76,7 @@ void Coordinator::CarryOut(Now now, ProbeStep step) {
   if (step.failure.has_value()) {
     const ProbeStep::Failure& failure = *step.failure;
     Log(LogLevel::kWarning, "",
-        fmt::format("the link {} was not probed ({} in a row): {}", PlaceOf(failure.sites), failure.failures,
+        fmt::format("the probe of the link {} failed ({} in a row): {}", PlaceOf(failure.sites), failure.failures,
                     failure.why));
   }
   if (step.success.has_value() || step.failure.has_value()) {
@@ -138,7 +138,7 @@ bool Coordinator::LinksReady(Now now, Job& job, const Allocation& allocation) {
   const std::string first = PlaceOf(missing.front());
   if (now.ns >= job.links_by_ns) {
     Log(LogLevel::kWarning, job.name(),
-        fmt::format("{} not probed within {}, the first {}: the plan takes what is known of them",
+        fmt::format("{} not probed within {}, the first {}: the plan uses what is known of them",
                     Counted(std::ssize(missing), "link"), FormatSeconds(options_.probing.job_wait_ns), first));
     return true;
   }

@@ -188,7 +188,7 @@ AllocationDecision Coordinator::WouldLeaveFor(const Job& job, const std::set<Nod
     return {.allocation = std::nullopt, .reason = "it has no checkpoint.path to take its state along"};
   }
   if (std::ranges::all_of(nodes, [&](const NodeKey& node) { return without.contains(node); })) {
-    return {.allocation = std::nullopt, .reason = "none of its nodes stays that could take a copy of its state"};
+    return {.allocation = std::nullopt, .reason = "none of the nodes that it keeps could take a copy of its state"};
   }
   return WouldGet(job, without, false);
 }
@@ -309,7 +309,7 @@ std::optional<std::string> Coordinator::AwaitedBy(const Job& job) const {
     }
     if (node == nullptr || !node->usable()) {
       if (job.needs_home || job.spec.on_site_loss == OnSiteLoss::kWait || !IsGone(job, key)) {
-        return fmt::format("waiting for agent {}, which is not heard", DisplayName(key));
+        return fmt::format("waiting for agent {}, which is silent", DisplayName(key));
       }
       continue;
     }

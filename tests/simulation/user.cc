@@ -213,7 +213,7 @@ void User::CheckEnd() const {
       }
     } else if (job.state == v1::JOB_STATE_REPLANNING && ledger_.excused(name, "a worker is stuck")) {
       continue;
-    } else if (job.state == v1::JOB_STATE_RECOVERING && cause.starts_with("no agent knows what has become of") &&
+    } else if (job.state == v1::JOB_STATE_RECOVERING && cause.starts_with("no agent knows the fate of") &&
                in_state_ns < 20 * plane_.iteration_ns(name) + 120 * kSecondNs) {
       continue;  // the process must have ended, and a coordinator that was restarted begins to wait anew
     } else if (in_state_ns > 60 * kSecondNs) {

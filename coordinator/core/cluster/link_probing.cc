@@ -189,9 +189,9 @@ ProbeStep LinkProbing::OnTick(int64_t now_ns) {
   ProbeStep step;
   if (active_.has_value() && now_ns >= active_->deadline_ns) {
     Fail(now_ns,
-         active_->running ? fmt::format("agent {} has not measured it within {}", DisplayName(active_->dialer),
+         active_->running ? fmt::format("agent {} did not measure it within {}", DisplayName(active_->dialer),
                                         FormatSeconds(options_.run_timeout_ns))
-                          : fmt::format("agent {} has not got ready within {}", DisplayName(active_->waiter),
+                          : fmt::format("agent {} was not ready within {}", DisplayName(active_->waiter),
                                         FormatSeconds(options_.open_timeout_ns)),
          step);
   }

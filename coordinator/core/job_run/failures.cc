@@ -103,8 +103,9 @@ Reaction JobRun::OnSilent(int64_t now_ns, const WorkerKey& key, const v1::Worker
   if (worker.lost) {
     return {};
   }
-  worker.trouble = fmt::format("worker {} (site {}, pid {}) lives and has said nothing for {}: it is stopped or stuck",
-                               DisplayName(key), key.site, silent.pid(), FormatSeconds(silent.silent_ns()));
+  worker.trouble =
+      fmt::format("worker {} (site {}, pid {}) is alive but has been silent for {}: it is stopped or stuck",
+                  DisplayName(key), key.site, silent.pid(), FormatSeconds(silent.silent_ns()));
   diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kRoot, .sentence = worker.trouble, .kind = "silent"});
   return Diagnose(now_ns, false);
 }

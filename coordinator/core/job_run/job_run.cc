@@ -264,7 +264,7 @@ std::string JobRun::DeadlineSentence() const {
                          DisplayNames(missing));
     }
     case v1::JOB_STATE_PLANNING:
-      return fmt::format("the planner gave no plan within search.time_budget {} and {} more",
+      return fmt::format("the planner found no plan within search.time_budget {} plus {}",
                          FormatSeconds(job_.search.time_budget_ns), FormatSeconds(limits_.planning_margin_ns));
     case v1::JOB_STATE_DEPLOYING: {
       const bool preparing = rollout_.phase() == PlanRollout::Phase::kPreparing;
@@ -294,7 +294,7 @@ std::string JobRun::WaitsFor() const {
     return fmt::format("it pauses when {} can be heard", names);
   }
   if (AllDone() && !silent_.empty()) {
-    return fmt::format("all iterations are done; it waits for {} to tell what its workers did", names);
+    return fmt::format("all iterations are done; it waits for the reports of {}", names);
   }
   if (moving_) {
     return state_ == v1::JOB_STATE_RUNNING ? fmt::format("it leaves after the iteration under way: {}", move_cause_)
@@ -323,11 +323,10 @@ std::string JobRun::WhatRecoveryWaitsFor() const {
       alone.push_back(key);
     }
   }
-  return alone.empty() ? ""
-                       : fmt::format(
-                             "no agent knows what has become of worker {}; another takes its place when it must "
-                             "have ended",
-                             DisplayNames(alone));
+  return alone.empty()
+             ? ""
+             : fmt::format("no agent knows the fate of worker {}; another takes its place once it must have ended",
+                           DisplayNames(alone));
 }
 
 bool JobRun::AllFinished() const {

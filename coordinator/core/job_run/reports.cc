@@ -128,8 +128,8 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
   }
   const absl::StatusOr<Measurement> measurement = MeasurementOf(report);
   if (!measurement.ok()) {
-    return Reaction::FailWith(
-        fmt::format("worker {} measured nonsense: {}", DisplayName(key), std::string(measurement.status().message())));
+    return Reaction::FailWith(fmt::format("worker {} sent an invalid measurement: {}", DisplayName(key),
+                                          std::string(measurement.status().message())));
   }
   workers_.at(key).phase = v1::WORKER_PHASE_IDLE;
   if (report.round() == 0 && !job_.checkpoint.path.empty()) {
@@ -270,11 +270,10 @@ Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, i
     return Decide();
   }
   if (!ending_) {
-    diagnosis_.Add(now_ns,
-                   {.worth = FailureEvidence::Worth::kUnexplained,
-                    .sentence = fmt::format("worker {} (site {}) has ended epoch {} before iteration {}; why it "
-                                            "did was lost with an earlier process of the coordinator",
-                                            DisplayName(key), key.site, epoch_->number, next_iteration)});
+    diagnosis_.Add(now_ns, {.worth = FailureEvidence::Worth::kUnexplained,
+                            .sentence = fmt::format("worker {} (site {}) has ended epoch {} before iteration {}; the "
+                                                    "reason was lost when the coordinator restarted",
+                                                    DisplayName(key), key.site, epoch_->number, next_iteration)});
     return Diagnose(now_ns, false);
   }
   Advance(worker, v1::WORKER_PHASE_ENDED);

@@ -344,8 +344,8 @@ absl::StatusOr<std::vector<CheckpointIdentity>> ResumableCheckpoints(
   };
   if (!fits(newest)) {
     return refuse(
-        fmt::format("the newest checkpoint was trained with sequence length {}, and with another samples would "
-                    "be skipped or repeated; have search.sequence_length [{}] contain it",
+        fmt::format("the newest checkpoint was trained with sequence length {}, and another would skip or repeat "
+                    "samples; add it to search.sequence_length [{}]",
                     newest.sequence_length, fmt::join(sequence_lengths, ", ")));
   }
   std::vector<CheckpointIdentity> chosen;

@@ -423,8 +423,8 @@ TEST_CASE("what a run cannot begin with is refused in one sentence") {
         "checkpoint.path /c: the newest checkpoint is the state before iteration 100, and "
         "the job has 100; give it more training.iterations");
   CHECK(refused({{a, {of(1)}}}, 100, {16, 32}) ==
-        "checkpoint.path /c: the newest checkpoint was trained with sequence length 64, and with another samples would "
-        "be skipped or repeated; have search.sequence_length [16, 32] contain it");
+        "checkpoint.path /c: the newest checkpoint was trained with sequence length 64, and another would skip or "
+        "repeat samples; add it to search.sequence_length [16, 32]");
 }
 
 }  // namespace

@@ -99,7 +99,7 @@ TEST_CASE("a plan that leaves out the nodes that have the state is none: the job
   f.Step(PlannerDone{request.job, request.incarnation, Federation::PlanFor(request.input), "secret"});
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
   f.RunFor(kSecond);
-  CHECK(f.CauseOf("tiny") == "waiting for agent east/n0, which is not heard");
+  CHECK(f.CauseOf("tiny") == "waiting for agent east/n0, which is silent");
   CHECK(ListedIn(f) == std::vector<int64_t>{1});
   CHECK(f.broken == "");
 }

@@ -205,7 +205,7 @@ TEST_CASE("a probe ends when an agent goes, when it is late and when a job comes
   CHECK(f.probes == 2);
   CHECK(f.probe->waiter == "east");  // the other end dials after a failure
   f.RunFor(6 * kSecond);             // never gets ready
-  CHECK(StatusOf(f, "east", "north").trouble() == "agent east/n0 has not got ready within 5.0 s");
+  CHECK(StatusOf(f, "east", "north").trouble() == "agent east/n0 was not ready within 5.0 s");
 
   Federation g(Federation::ProbingOptions());
   for (const std::string& site : g.sites) {

@@ -256,7 +256,7 @@ TEST_CASE("another life of the coordinator goes on with a job that has left its 
     g.Register("north");
     g.RunFor(2 * kSecond);
     CHECK(g.StateOf("tiny") == v1::JOB_STATE_PENDING);
-    CHECK(g.CauseOf("tiny") == "waiting for agent east/n0, which is not heard");
+    CHECK(g.CauseOf("tiny") == "waiting for agent east/n0, which is silent");
     g.Register("west");
     g.RunFor(7 * kSecond);
     CHECK(g.StateOf("tiny") == v1::JOB_STATE_PENDING);

@@ -194,7 +194,7 @@ TEST_CASE("a stopped worker and a stuck one are named") {
     silent.set_silent_ns(4 * kSecond);
     f.Step(std::move(event));
     CHECK(f.CauseOf("tiny") ==
-          "worker east/n0/0 (site east, pid 100) lives and has said nothing for 4.0 s: it is stopped or stuck");
+          "worker east/n0/0 (site east, pid 100) is alive but has been silent for 4.0 s: it is stopped or stuck");
   }
   SECTION("stuck") {
     v1::WorkerReport report;

@@ -111,7 +111,7 @@ TEST_CASE(
   }
   f.RunFor(1000 * kSecond);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
-  CHECK(f.CauseOf("tiny") == "all iterations are done; it waits for agent west/n0 to tell what its workers did");
+  CHECK(f.CauseOf("tiny") == "all iterations are done; it waits for the reports of agent west/n0");
   SECTION("it comes back") {
     Return(f, "west", StateOf(v1::WORKER_PHASE_FINISHED, 1, 3), 2);
     for (int64_t i = 0; i < 3; ++i) {
