@@ -248,8 +248,8 @@ absl::StatusOr<int> RunVerify(std::span<const std::string> arguments) {
       const std::optional<int> exit_code,
       ParsePath(
           "verify",
-          "Reads checkpoints to the last byte and tells what is damaged or missing; exit code 1 if anything is. A "
-          "checkpoint beside complete ones that is still being written, or never was to its end, is named only.",
+          "Reads all bytes of checkpoints and reports what is damaged or missing; exits with 1 if anything is. An "
+          "incomplete checkpoint beside complete ones is only mentioned.",
           arguments, common, list));
   if (exit_code.has_value()) {
     return *exit_code;
@@ -283,14 +283,13 @@ struct SubVerb {
 
 constexpr std::array<SubVerb, 3> kSubVerbs{{
     {"list", "List the checkpoints of a job, or in a folder of this machine.", RunList},
-    {"now", "Have a job write one besides those that are due.", RunCheckpointNow},
+    {"now", "Make a job write a checkpoint now.", RunCheckpointNow},
     {"verify", "Say whether checkpoints are intact.", RunVerify},
 }};
 
 std::string Help() {
   std::string text =
-      "geopipectl checkpoint: what training has written to go on from.\n\nusage: geopipectl checkpoint VERB "
-      "[flags]\n\n";
+      "geopipectl checkpoint: saved states to resume jobs from.\n\nusage: geopipectl checkpoint VERB [flags]\n\n";
   for (const SubVerb& verb : kSubVerbs) {
     text += fmt::format("  {:<8}{}\n", verb.name, verb.summary);
   }

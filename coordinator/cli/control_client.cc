@@ -41,7 +41,7 @@ std::string_view ReasonOf(const std::string& message) {
       {{"Connection refused", "nobody listens on that port"},
        {"DNS resolution failed", "the host's name is not known"},
        {"No route to host", "there is no route to the host"},
-       {"Deadline Exceeded", "the time was up, see --timeout"}}};
+       {"Deadline Exceeded", "timed out, see --timeout"}}};
   for (const auto& [part, reason] : kReasons) {
     if (message.find(part) != std::string::npos) {
       return reason;

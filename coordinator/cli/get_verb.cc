@@ -142,7 +142,7 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   std::string name;
   FlagSet flags("geopipectl get", "Lists what the coordinator knows.");
   flags.AddPositional("jobs|sites|links|plans", &what, true, "What to list.");
-  flags.AddPositional("NAME", &name, false, "Of one job or site alone; of links, those of one site.");
+  flags.AddPositional("NAME", &name, false, "Only this job or site; for links, only those of this site.");
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "wide", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {

@@ -77,8 +77,7 @@ absl::StatusOr<int> RunCheckpointNow(std::span<const std::string> arguments) {
   constexpr std::chrono::milliseconds kAskEvery{250};
   CommonFlags common;
   std::string job;
-  FlagSet flags("geopipectl checkpoint now",
-                "Has a job write a checkpoint besides those that are due, and waits until it is complete.");
+  FlagSet flags("geopipectl checkpoint now", "Makes a job write a checkpoint now, and waits until it is complete.");
   flags.AddPositional("JOB", &job, true, "Name of the job ('geopipectl get jobs').");
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json", "yaml"});

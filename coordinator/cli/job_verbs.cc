@@ -67,7 +67,7 @@ absl::StatusOr<int> RunCancel(std::span<const std::string> arguments) {
 
 absl::StatusOr<int> RunPause(std::span<const std::string> arguments) {
   return RunJobVerb({.name = "pause",
-                     .summary = "Stops jobs after the iteration under way. Their workers keep their state and their "
+                     .summary = "Stops jobs after the current iteration. Their workers keep their state and their "
                                 "devices; 'geopipectl resume' lets them go on.",
                      .call = [](ControlClient& client, const std::string& job,
                                 const std::string& /*reason*/) { return client.PauseJob(job); }},

@@ -223,8 +223,8 @@ std::string Knees(const Sweep& sweep) {
                                : "";
     const std::string knee = KneeText(sweep, row);
     text += knee.empty() ? fmt::format("knee: {}none in this range; {} {} still helps at its end\n", at, more, name)
-                         : fmt::format("knee: {}{} {}; {} changes the iteration by less than {:.0f} % in all\n", at,
-                                       name, knee, more, 100 * kKneeTolerance);
+                         : fmt::format("knee: {}{} {}; {} {} gains less than {:.0f} %\n", at, name, knee, more, name,
+                                       100 * kKneeTolerance);
   }
   return text;
 }
@@ -313,8 +313,8 @@ std::string SweepText(const Sweep& sweep) {
       continue;
     }
     text += fmt::format(
-        "{}: of blocking 1F1B's bubble at the same b, s and layers at most {:.2f} % is saved ({}); of its iteration "
-        "time {:.2f} % in the mean, and {:.2f} % of that at 1F1B's own best b and s\n",
+        "{} saves at most {:.2f} % of blocking 1F1B's bubble ({}) and on average {:.2f} % of its iteration time at the "
+        "same b, s and layers; {:.2f} % on average against 1F1B at its own best b and s\n",
         sweep.schedules[schedule], 100 * summary.greatest_bubble_reduction, Where(sweep, summary.greatest_point),
         100 * summary.mean_gain, 100 * summary.mean_gain_over_best);
   }

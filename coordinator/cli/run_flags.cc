@@ -12,7 +12,7 @@ namespace geopipe {
 
 void RunFlags::Register(FlagSet& flags) {
   flags.Add("iterations", &iterations, "N", "Stop after N iterations; 0: the job's own count.");
-  flags.Add("schedule", &schedule, "NAME", fmt::format("Instead of what the job's search says: {}.", ScheduleNames()));
+  flags.Add("schedule", &schedule, "NAME", fmt::format("Overrides the job's search.schedule: {}.", ScheduleNames()));
   flags.Add("delta-n", &delta_n, "N[,N…]", "Fix ΔN (one for all crossings, or one for each) instead of searching it.");
   flags.Add("comm", &comm, "MODE", "nonblocking, or blocking to compare with.");
   flags.Add("backend", &backend, "NAME", "cpu, or modelled: no arithmetic, the modelled time and true message sizes.");

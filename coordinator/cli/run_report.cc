@@ -84,8 +84,8 @@ std::string StolenNote(double stolen_share) {
     return "";
   }
   return fmt::format(
-      "{} of the processor time this host wanted went to other guests of its hypervisor; what was measured may be "
-      "longer for it",
+      "{} of the processor time this host wanted went to other guests of its hypervisor; measured times may be "
+      "too long",
       HumanPercent(stolen_share));
 }
 

@@ -42,8 +42,8 @@ absl::StatusOr<int> RunDrain(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(
       const Parsed parsed,
       ParseSite({"drain",
-                 "Takes a site out of use: no job is given its devices, and those that run there go on at other "
-                 "sites when their state is safe there. 'geopipectl uncordon site NAME' takes it back."},
+                 "Takes a site out of use: no job gets its devices, and jobs that run there move to other sites once "
+                 "their state is safe there. 'geopipectl uncordon site NAME' takes it back."},
                 arguments));
   if (parsed.exit_code.has_value()) {
     return *parsed.exit_code;

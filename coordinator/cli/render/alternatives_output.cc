@@ -112,13 +112,13 @@ std::string FasterText(const Alternative& faster, int64_t plan_iteration_ns) {
     sites.push_back(share.site);
   }
   return fmt::format(
-      "faster        {} takes {}, {} less;\n              it is the same training, {}\n",
+      "faster        {} takes {}, {} less;\n              the training is equivalent, {}\n",
       is_single ? fmt::format("{} alone", sites.front())
                 : fmt::format("a replica at each of {}",
                               sites.size() > 3 ? faster.SitesText() : fmt::format("{}", fmt::join(sites, ", "))),
       HumanDuration(faster.iteration_ns), HumanPercent(1 - Ratio(faster.iteration_ns, plan_iteration_ns)),
       is_single ? fmt::format("and placement: {{sites: [{}]}} with pipeline: auto plans it", sites.front())
-                : "planned here, and cannot be run yet");
+                : "but the runtime does not support it yet");
 }
 
 Json ReductionToJson(const Alternative& alternative) {

@@ -90,10 +90,10 @@ TEST_CASE("the table shows the plan beside 1F1B, marks the knee and sums up") {
                              "baseline of a sweep\n"
                              "1F1B SAME: with the b, s and layers of that row's plan, so it may also change where the "
                              "plan does\n"
-                             "knee: latency 2 ms; less changes the iteration by less than 1 % in all\n"
-                             "geopipe: of blocking 1F1B's bubble at the same b, s and layers at most 75.00 % is "
-                             "saved (latency 1 ms); of its iteration time 50.00 % in the mean, and 20.00 % of that "
-                             "at 1F1B's own best b and s\n"));
+                             "knee: latency 2 ms; less latency gains less than 1 %\n"
+                             "geopipe saves at most 75.00 % of blocking 1F1B's bubble (latency 1 ms) and on average "
+                             "50.00 % of its iteration time at the same b, s and layers; 20.00 % on average against "
+                             "1F1B at its own best b and s\n"));
   CHECK_THAT(text, Catch::EndsWith("no plan at latency 4 ms: too small\n"));
 }
 

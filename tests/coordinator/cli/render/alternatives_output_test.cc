@@ -92,7 +92,7 @@ TEST_CASE("the alternatives stand side by side, and one that is faster and the s
         "local steps   changes of the weights (2.00 GiB; fp32), averaged every 100 iterations in 500 ms;\n"
         "              this changes the training and is never chosen\n"
         "faster        a replica at each of north, east takes 800 ms, 20.0 % less;\n"
-        "              it is the same training, planned here, and cannot be run yet\n");
+        "              the training is equivalent, but the runtime does not support it yet\n");
 }
 
 TEST_CASE("local steps alone are no reason to call anything faster") {
