@@ -78,8 +78,8 @@ absl::Status ValidateModel(const ModelSpec& model) {
   }
   if (model.head_dim() % 2 != 0) {
     return absl::InvalidArgumentError(
-        fmt::format("model.hidden_size / model.num_attention_heads is {}; rotary embedding needs an even head size",
-                    model.head_dim()));
+        fmt::format("model.hidden_size is {}, which makes the size of {} attention heads {}; it must be even",
+                    model.hidden_size, model.num_attention_heads, model.head_dim()));
   }
   return absl::OkStatus();
 }

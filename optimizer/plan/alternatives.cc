@@ -211,7 +211,7 @@ class Finder {
     } else if (SiteNames().size() < 2) {
       pipeline.missing = "the job has one site";
     } else {
-      pipeline.missing = "none over several sites was found to be faster than one site";
+      pipeline.missing = "no plan over several sites is faster than one site";
     }
     return pipeline;
   }

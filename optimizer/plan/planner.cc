@@ -335,7 +335,7 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   if (found.space == nullptr && found.stopped_early) {
     return absl::DeadlineExceededError(
         fmt::format("the search was stopped after {} evaluations, before it found a plan that fits; raise "
-                    "search.time_budget, or leave it less to choose from",
+                    "search.time_budget, or leave fewer choices open",
                     found.evaluations));
   }
   absl::StatusOr<PlanResult> reported = found.space != nullptr

@@ -50,7 +50,7 @@ absl::Status CheckFits(const Checkpoint& checkpoint, const RankPreparation& prep
   if (static_cast<uint64_t>(manifest.epoch) != wanted.epoch) {
     return differs("the epoch", wanted.epoch, manifest.epoch, kOther);
   }
-  constexpr std::string_view kSamples = "with another, samples would be skipped or repeated: give the job the same";
+  constexpr std::string_view kSamples = "another would skip or repeat samples: give the job the same";
   if (manifest.seed != job.training.seed) {
     return differs("training.seed", job.training.seed, manifest.seed, kSamples);
   }

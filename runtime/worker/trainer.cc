@@ -294,7 +294,7 @@ absl::Status Trainer::CopyState() {
   std::unique_ptr<RankSnapshot> snapshot = writer_.Take();
   if (snapshot == nullptr) {
     return absl::UnavailableError(
-        "the one before is still being written; give checkpoints a faster disk, or checkpoint.every a larger number");
+        "the one before is still being written; use a faster disk or a larger checkpoint.every");
   }
   snapshot->taken_ns = clock_.NowNs();
   if (absl::Status status = job_->CopyState(*snapshot); !status.ok()) {

@@ -362,8 +362,8 @@ TEST_CASE("a checkpoint that is not the state of the job before the iteration is
   const JobSpec job = folder.Job(0);
   JobSpec other = job;
   other.training.seed = 9;
-  CHECK(refused(other, Identity(2)) == at + ": training.seed is 1, not 9; with another, samples would be skipped or "
-                                            "repeated: give the job the same");
+  CHECK(refused(other, Identity(2)) == at + ": training.seed is 1, not 9; another would skip or repeat samples: "
+                                            "give the job the same");
   other = job;
   other.training.tokens_per_iteration *= 2;
   CHECK_THAT(refused(other, Identity(2)), Catch::Contains("tokens"));
