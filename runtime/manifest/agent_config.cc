@@ -22,9 +22,9 @@ Schema<LinkConfig> LinkSchema() {
            Restricted<double>(NumberValue(), fmt::format("above 0 and at most {}", kMaxSlowdown),
                               [](const double& factor) { return factor > 0 && factor <= kMaxSlowdown; }),
            &L::slowdown,
-           "For rehearsals: the shaped link is so many times slower than it is declared, in latency and bandwidth.")
+           "Factor by which the shaped link is slower than declared, in latency and bandwidth (rehearsal).")
       .Key("pacer_path", StringValue(), &L::pacer_path,
-           "File by which the workers that send over the link share its bandwidth; default in state_dir.");
+           "File through which workers share the bandwidth of the link; default in state_dir.");
 }
 
 Schema<NetworkConfig> NetworkConfigSchema() {
@@ -45,7 +45,7 @@ const Schema<AgentConfig>& AgentConfigSchema() {
           .Key("node", StringValue(), &C::node, "Unique within the site; default <site>-0.")
           .Key("coordinator", StringValue(), &C::coordinator, "host:port; needed.")
           .Key("state_dir", StringValue(), &C::state_dir,
-               "Folder for sockets, logs, pacers and what the next agent has to know; needed.")
+               "Folder for sockets, logs, pacers and state of the next agent; needed.")
           .Key("metrics", StringValue(), &C::metrics,
                "Loopback address and port that Prometheus scrapes, like 127.0.0.1:9465; the workers take any free port "
                "and write it to state_dir. None when empty.")
@@ -73,10 +73,10 @@ const Schema<AgentConfig>& AgentConfigSchema() {
                           "for each device and four more. Any free ones when empty."),
                  "Transport between workers.")
           .Map("network", NetworkConfigSchema(), &C::network,
-               "Between the nodes of this site; the same on all of them. None: it is measured.")
+               "Network between the nodes of this site; the same on all of them. None: it is measured.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", AtLeast(AgentConfig::kMinOrphanGraceNs, DurationValue()), &C::orphan_grace_ns,
-               "A worker that hears of no agent and finishes no iteration for so long stops itself.")
+               "Time after which a worker that hears no agent and finishes no iteration exits.")
           .Group("log", LogSchema(&C::log_level, &C::log_format), "What the agent and its workers log.")
           .Key("die_with_parent", BooleanValue(), &C::die_with_parent,
                "End, with the workers, when the process that started the agent ends."));

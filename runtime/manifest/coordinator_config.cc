@@ -18,19 +18,18 @@ Schema<MembershipLimits> MembershipSchema() {
 Schema<JobRunLimits> TimeoutsSchema() {
   using R = JobRunLimits;
   return Schema<R>()
-      .Key("start", PositiveDuration(), &R::start_timeout_ns, "For all workers of a job to start.")
-      .Key("profile", PositiveDuration(), &R::profile_timeout_ns, "For one round of measurements.")
-      .Key("prepare", PositiveDuration(), &R::prepare_timeout_ns, "For all ranks to prepare a plan.")
-      .Key("commit", PositiveDuration(), &R::commit_timeout_ns, "For all ranks to commit a plan.")
+      .Key("start", PositiveDuration(), &R::start_timeout_ns, "Time for all workers of a job to start.")
+      .Key("profile", PositiveDuration(), &R::profile_timeout_ns, "Time for one round of measurements.")
+      .Key("prepare", PositiveDuration(), &R::prepare_timeout_ns, "Time for all ranks to prepare a plan.")
+      .Key("commit", PositiveDuration(), &R::commit_timeout_ns, "Time for all ranks to commit a plan.")
       .Key("progress", PositiveDuration(), &R::progress_timeout_ns,
-           "Between two finished iterations, or ten predicted ones.")
+           "Time between two finished iterations; ten predicted ones if that is more.")
       .Key("stuck", PositiveDuration(), &R::stuck_after_ns,
-           "For one compute action, or ten planned ones: a worker that takes longer is stuck.")
-      .Key("failure_grace", DurationValue(), &R::failure_grace_ns,
-           "How long a broken connection waits for its cause to show.")
-      .Key("stop_grace", DurationValue(), &R::stop_grace_ns, "From a worker's polite stop to its SIGKILL.")
+           "Time for one compute action, ten planned ones if that is more; a slower worker is stuck.")
+      .Key("failure_grace", DurationValue(), &R::failure_grace_ns, "Time for the cause of a broken connection to show.")
+      .Key("stop_grace", DurationValue(), &R::stop_grace_ns, "Time from a worker's polite stop to its SIGKILL.")
       .Key("rest", PositiveDuration(), &R::rest_ns,
-           "How long the workers of a job that is paused or has done its last iteration keep their state without an "
+           "Time that workers of a job that is paused or has done its last iteration keep their state without an "
            "agent.");
 }
 
@@ -46,7 +45,7 @@ Schema<CoordinatorConfig> LimitsSchema() {
           "restarts_per_hour", AtLeast<int64_t>(0, IntegerValue()),
           [](const CoordinatorConfig& config) { return config.run.restarts_per_hour; },
           [](CoordinatorConfig* config, int64_t value) { config->run.restarts_per_hour = value; },
-          "Times that one worker is started again within an hour; one more loss, and its job has failed.");
+          "Restarts of one worker within an hour; its job fails with the next loss.");
 }
 
 }  // namespace
@@ -66,9 +65,9 @@ const Schema<CoordinatorConfig>& CoordinatorConfigSchema() {
                           "Time between heartbeats of an agent.")
                      .Embed(MembershipSchema(), &CoordinatorConfig::membership),
                  "Liveness of agents.")
-          .Map("timeouts", TimeoutsSchema(), &CoordinatorConfig::run, "How long each part of a job's life may take.")
+          .Map("timeouts", TimeoutsSchema(), &CoordinatorConfig::run, "Limits on each part of a job's life.")
           .Key("probe_interval", DurationValue(), &CoordinatorConfig::probe_interval_ns,
-               "From one probe of an idle link to the next; 0: links are not probed, and what is declared counts.")
+               "Time from one probe of an idle link to the next; 0: links are not probed, and declarations count.")
           .Group("limits", LimitsSchema(), "Bounds.")
           .Group("log", LogSchema(&CoordinatorConfig::log_level, &CoordinatorConfig::log_format),
                  "Log on standard error.")

@@ -49,8 +49,8 @@ bool IsValue(const YamlNode& node, std::string_view value) {
 
 absl::Status Refuse(const YamlDocument& document, const YamlEntry& entry, std::string_view allowed) {
   return document.Error(entry.value.mark, entry.key,
-                        fmt::format("is {}; a Llama model that can be trained here has {}", entry.value.Description(),
-                                    allowed.empty() ? "null, or no such key" : allowed));
+                        fmt::format("is {}; only {} is supported", entry.value.Description(),
+                                    allowed.empty() ? "null, or no such key," : allowed));
 }
 
 absl::Status CheckEntry(const YamlDocument& document, const YamlEntry& entry) {
@@ -135,7 +135,7 @@ absl::StatusOr<ModelSpec> ParseHfConfig(std::string_view text, std::string_view 
   }
   const YamlEntry* head_dim = document.root.Find("head_dim");
   if (head_dim != nullptr && !IsValue(head_dim->value, fmt::format("{}", model.head_dim()))) {
-    return Refuse(document, *head_dim, fmt::format("{}, its hidden_size / num_attention_heads", model.head_dim()));
+    return Refuse(document, *head_dim, fmt::format("{}, its hidden_size / num_attention_heads,", model.head_dim()));
   }
   return model;
 }

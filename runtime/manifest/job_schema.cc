@@ -97,12 +97,12 @@ Schema<TrainingSpec> TrainingSchema() {
       .Key("iterations", AtLeast<int64_t>(1, IntegerValue()), &T::iterations, "Weight updates.", Need::kRequired)
       .Key("tokens_per_iteration", From<int64_t>(1, kMaxTokensPerIteration, IntegerValue()), &T::tokens_per_iteration,
            "Tokens of one update; a multiple of micro_batch_size x sequence_length x data.", Need::kRequired)
-      .Key("seed", UnsignedValue(), &T::seed, "Of the initial weights and of the order of samples.")
+      .Key("seed", UnsignedValue(), &T::seed, "Seed of the initial weights and of the order of samples.")
       .Key("learning_rate", Above(0.0, NumberValue()), &T::learning_rate, "Peak learning rate.")
       .Key("warmup_iterations", AtLeast<int64_t>(0, IntegerValue()), &T::warmup_iterations,
            "Linear warm-up to learning_rate.")
       .Key("min_learning_rate", OptionalValue("none", AtLeast(0.0, NumberValue())), &T::min_learning_rate,
-           "Where the cosine after the warm-up ends; none: constant.")
+           "Learning rate at the end of the cosine decay; none: constant.")
       .Key<std::pair<double, double>>(
           "betas", BetasValue(), [](const T& t) { return std::pair(t.beta1, t.beta2); },
           [](T* t, std::pair<double, double> betas) { std::tie(t->beta1, t->beta2) = betas; },
@@ -111,7 +111,7 @@ Schema<TrainingSpec> TrainingSchema() {
       .Key("weight_decay", AtLeast(0.0, NumberValue()), &T::weight_decay,
            "Decoupled, on tensors of two or more dimensions.")
       .Key("grad_clip", OptionalValue("none", Above(0.0, NumberValue())), &T::grad_clip,
-           "Maximum global gradient norm; none: no clipping, and nothing waits for the norm.");
+           "Maximum global gradient norm; none: no clipping, which also skips the norm's reduction.");
 }
 
 Schema<ParallelismSpec> ParallelismSchema() {
@@ -126,7 +126,7 @@ Schema<ParallelismSpec> ParallelismSchema() {
       .Key("sequence_parallel", BooleanValue(), &P::sequence_parallel,
            "Norm regions split over the tensor-parallel ranks.")
       .Key("zero_stage", OptionalValue("auto", From<int32_t>(0, 3, Integer32Value())), &P::zero_stage,
-           "What ZeRO divides over data-parallel ranks; auto: what is best.")
+           "Model states that ZeRO divides over data-parallel ranks; auto: the best.")
       .Key("recompute",
            OptionalValue("auto", ChoiceValue<Recompute>({{"none", Recompute::kNone},
                                                          {"selective", Recompute::kSelective},
@@ -135,7 +135,7 @@ Schema<ParallelismSpec> ParallelismSchema() {
       .Key("offload", ChoiceValue<Offload>({{"none", Offload::kNone}, {"optimizer", Offload::kOptimizer}}), &P::offload,
            "Model states kept in the host's memory; optimizer: AdamW's, which pass through the device.")
       .Key("layers", ChoiceValue<LayerSplit>({{"auto", LayerSplit::kAuto}, {"even", LayerSplit::kEven}}), &P::layers,
-           "How many each stage gets; auto: so that stages balance (while training: even).");
+           "Layers of each stage; auto: balanced by time (in runs: even).");
 }
 
 Schema<SearchSpec> SearchSchema() {
@@ -154,7 +154,7 @@ Schema<SearchSpec> SearchSchema() {
       .Key("max_delta_n", From<int32_t>(0, kMaxDeltaN, Integer32Value()), &S::max_delta_n,
            "Maximum number of extra forward micro-batches per crossing.")
       .Key("schedule", ChoiceValue(std::move(schedules)), &S::schedule, "Kind of schedule; auto: the best.")
-      .Key("seed", UnsignedValue(), &S::seed, "Of the genetic search: same seed, same plan.")
+      .Key("seed", UnsignedValue(), &S::seed, "Seed of the genetic search: same seed, same plan.")
       .Key("time_budget", From<int64_t>(1, kMaxTimeBudgetNs, DurationValue()), &S::time_budget_ns,
            "The search stops between generations after this.")
       .Key("max_evaluations", AtLeast<int64_t>(1, IntegerValue()), &S::max_evaluations,

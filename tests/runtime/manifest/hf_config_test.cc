@@ -81,17 +81,18 @@ TEST_CASE("A config that is written is read back") {
 }
 
 TEST_CASE("What the engine does not compute is refused with place, key, value and remedy") {
-  const std::string has = "; a Llama model that can be trained here has ";
+  const std::string only = "; only ";
   CHECK(ConfigError("[1]") == "config.json: no JSON object; it must be a model's config.json");
   CHECK(ConfigError("{\"a\": ") == "config.json:1:1: not valid YAML: end of map flow not found");
   CHECK(ConfigError("{}") == "config.json: hidden_size: missing; a Llama model needs it");
   CHECK(ConfigError(Config(R"(, "num_key_value_heads": "two")")) ==
         "config.json:2:94: num_key_value_heads: 'two' is not a whole number; write it like 1048576");
-  CHECK(ConfigError(R"({"model_type": "gpt2"})") == "config.json:1:16: model_type: is 'gpt2'" + has + "llama");
+  CHECK(ConfigError(R"({"model_type": "gpt2"})") ==
+        "config.json:1:16: model_type: is 'gpt2'" + only + "llama is supported");
   CHECK(ConfigError(Config(R"(, "num_key_value_heads": 3)")) ==
         "config.json: model.num_key_value_heads is 3; it must divide model.num_attention_heads 4");
   CHECK(ConfigError(Config(R"(, "head_dim": 32)")) ==
-        "config.json:2:83: head_dim: is '32'" + has + "16, its hidden_size / num_attention_heads");
+        "config.json:2:83: head_dim: is '32'" + only + "16, its hidden_size / num_attention_heads, is supported");
   const auto [given, key] = GENERATE(table<std::string, std::string>({
       {R"("attention_bias": true)", "attention_bias"},
       {R"("mlp_bias": true)", "mlp_bias"},
