@@ -141,7 +141,7 @@ TEST_CASE("the keeper's list after a break: what is missing has ended, what was 
   CHECK(node.At(9, WorkerStarted{{0, 9}, 100}) == Strings{"signal 0#9 9"});
 }
 
-// Its end without a code is told by the next one, and the program was most likely never executed.
+// The next keeper reports its end without a code; the program was most likely never executed.
 TEST_CASE("a worker whose keeper died while it started it is started again, and one that is known to have run is not") {
   const v1::WorkerExit unknown = [] {
     v1::WorkerExit exit = ExitOf(TestWorker(0), 0);

@@ -1,7 +1,6 @@
-// Agents that are killed at any instant, between a model of the coordinator, models of the workers and a real keeper's
-// core. Every message travels on its own and may be lost with its stream or its process. What must hold: whatever was
-// numbered arrives, in order; an exit is told, and forgotten only then; what was ordered is done; a device has one
-// worker.
+// Kills agents at any instant, between a model of the coordinator, models of the workers and a real keeper's core.
+// Every message travels on its own and may be lost with its stream or its process. Rules: everything numbered arrives,
+// in order; an exit is reported, and forgotten only then; orders are carried out; a device has one worker.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

@@ -366,7 +366,7 @@ class KeptMachine {
     }
   }
 
-  // The next keeper finds what is in the table, and what of it does not run any more.
+  // The next keeper finds the workers in the table, and which of them no longer run.
   void Kill() {
     killed_at_gate_ += waiting_.has_value() ? 1 : 0;
     waiting_.reset();

@@ -19,7 +19,7 @@ std::string ToString(const Findings& findings);
 
 void Append(Findings more, Findings& all);
 
-// Fails the test unless these say `message`, or are none when it is empty.
+// Fails the test unless the findings say `message`, or there are none when it is empty.
 void CheckFound(const Findings& findings, const std::string& message);
 
 }  // namespace geopipe::architecture

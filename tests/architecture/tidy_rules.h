@@ -35,7 +35,8 @@ Findings CheckOrphans(const std::vector<SourceFile>& sources, const std::vector<
 // several separated by "<br>": every row names one, and every one named is there.
 Findings CheckNamedTests(const SourceFile& page, const std::vector<SourceFile>& tests);
 
-// Entries of the source root, by name: nothing but what the architecture names, and what is never committed.
+// Checks the entries of the source root, by name: only those that the architecture names, and some that are never
+// committed.
 Findings CheckTopLevel(const std::vector<std::string>& entries);
 
 }  // namespace geopipe::architecture

@@ -1,4 +1,4 @@
-// The planner against exhaustive search (tests/support/exhaustive_plan.h).
+// Compares the planner with exhaustive search (tests/support/exhaustive_plan.h).
 //
 // `exhaustive_bench [clusters] [seed] [first]`: small jobs on random clusters, of which everything is left open; prints
 // each whose plan another beats by a tenth of a percent, in a form that makes it again (cluster `first` of the seed),

@@ -9,8 +9,8 @@ namespace geopipe {
 
 enum class PagmoAlgorithm : uint8_t { kSga, kSade };
 
-// The shortest iteration that the algorithm finds within so many evaluations, its first population included; of one
-// that finds nothing that fits, the time of the genome at rest is taken twofold.
+// The shortest iteration that the algorithm finds within so many evaluations, its first population included; if it
+// finds nothing that fits, twice the time of the genome at rest.
 int64_t PagmoBestNs(const PlanSpace& space, PagmoAlgorithm algorithm, int64_t evaluations, uint64_t seed);
 
 }  // namespace geopipe

@@ -207,7 +207,7 @@ absl::Status Away(const Flags& flags) {
   return absl::OkStatus();
 }
 
-// Lets the job come to its end and says whether all of it was told.
+// Waits for the job's end and checks that all of it was reported.
 absl::Status FinishWhole(ProcessFederation& federation, const std::string& job, int64_t iterations) {
   GP_RETURN_IF_ERROR(federation.AwaitState(job, v1::JOB_STATE_COMPLETED, kLimitNs));
   GP_ASSIGN_OR_RETURN(const std::vector<v1::IterationSummary> curve, federation.Curve(job));

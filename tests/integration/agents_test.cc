@@ -1,6 +1,6 @@
-// Agents that the coordinator does not take: another version, a place that is taken. Agents that die, and what they
-// leave to the next one of their node. Real programs; what makes an agent one of another version is a relay between it
-// and the coordinator, which changes the version it says it has.
+// Tests agents that the coordinator refuses (another version, a place that is taken), and agents that die, with the
+// state that they leave to the next one of their node. Programs are real; an agent gets another version from a relay
+// between it and the coordinator, which changes the version in its messages.
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// Programs started one by one, as an administrator starts them, and what tests look for in what they say.
+// Starts programs one by one, as an administrator does, and waits for lines in their output.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Clusters that nobody has, or only by mistake: what the planner answers is right, or says what to change.
+// Plans clusters that nobody has, or only by mistake: the planner's answer is right, or says what to change.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdint>
@@ -16,7 +16,8 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Every rank has a device of its own, within its memory; links carry no more than they can; nothing is below the bound.
+// Checks that every rank has a device of its own, within its memory, that links carry no more than they can, and that
+// nothing is below the bound.
 void CheckPlan(const Json& result, int64_t devices_of_all) {
   std::set<std::tuple<std::string, int64_t, int64_t>> taken;
   std::set<int64_t> ranks;

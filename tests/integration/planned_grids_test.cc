@@ -41,7 +41,7 @@ std::string SpecOf(const SmallJob& job) {
       job.micro_batch, job.schedule);
 }
 
-// It learns, and every rank has told of memory that is no more than planned.
+// The job learns, and every rank has reported no more memory than planned.
 void CheckTrained(const Json& report) {
   REQUIRE(report["iterations"].size() == kIterations);
   const double first = report["iterations"][0]["loss"];

@@ -1,5 +1,5 @@
-// Runs that cannot go on: too little memory, numbers that are none. The job is FAILED at once, in one sentence that
-// says where.
+// Runs that cannot go on: too little memory, numbers that are NaN or infinite. The job is FAILED at once, in one
+// sentence that says where.
 #include <catch2/catch.hpp>
 #include <regex>
 #include <string>

@@ -24,7 +24,7 @@ std::string ArgumentAfter(const ProcessInfo& process, const std::string& flag) {
   return "";
 }
 
-// The file that the process writes its address to; empty for processes that are none of ours.
+// File with the process's metrics address; empty for processes that are not ours.
 std::filesystem::path AddressFile(const ProcessInfo& process) {
   if (process.Runs("geopipe-worker")) {
     return ArgumentAfter(process, "--metrics-address-file");

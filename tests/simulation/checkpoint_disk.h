@@ -16,7 +16,7 @@
 
 namespace geopipe::simulation {
 
-// A model has so many units; a rank holds a range of them, and writes one file for each.
+// Units of a model; a rank holds a range of them, and writes one file for each.
 inline constexpr int32_t kUnits = 12;
 
 // The first unit of a rank; that of the next one is behind its last.
@@ -54,8 +54,8 @@ class CheckpointDisk {
   std::vector<CheckpointIdentity> Complete(const std::string& path) const;
   // The folder, made where there is none. What is in it stays.
   CheckpointFolder& Begin(const std::string& path, int64_t iteration) { return roots_[path][iteration]; }
-  // The manifest comes last: removes what it does not name, and what is older than the newest `keep` but those of
-  // `kept`. NotFound: the folder is gone. ResourceExhausted: the disk is full.
+  // Writes the manifest, which comes last, and removes files that it does not name and checkpoints older than the
+  // newest `keep`, except those in `kept`. NotFound: the folder is gone. ResourceExhausted: the disk is full.
   absl::Status Complete(const std::string& path, CheckpointManifest manifest, int64_t keep,
                         const std::vector<int64_t>& kept);
   // It was complete once, and gave way to newer ones.

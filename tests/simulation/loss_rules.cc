@@ -38,7 +38,7 @@ void LossRules::OnFailed(const std::string& name, const std::string& cause) {
   }
 }
 
-// The cause is that a checkpoint cannot be read, and what it lacks went with some disk.
+// True when the cause is a checkpoint that cannot be read, and its missing files went with some disk.
 bool LossRules::IsGone(const std::string& name, const std::string& cause) const {
   const bool some_lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); });
   constexpr std::string_view kLacks = "no source has ";

@@ -32,7 +32,7 @@ class LossRules {
         nodes_(nodes),
         recover_(recover) {}
 
-  // The store is told so.
+  // Called when the store is told of a failure, or of a loss and the recovery from it.
   void OnFailed(const std::string& name, const std::string& cause);
   void OnRecovering(const std::string& name, const std::string& cause);
   // The data path of the site is cut for long.

@@ -31,7 +31,7 @@ TEST_CASE("no rule is broken, whatever crashes, stops, is cut off or is full") {
     broken.seed = tally.first_broken->first;
     FAIL(Report(broken, Shrink(broken, Simulate(broken))));
   }
-  // The rules were held against something.
+  // The rules were applied to something.
   CHECK(tally.sum.iterations > 500 * static_cast<int64_t>(kSeeds));
   CHECK(tally.sum.completed > static_cast<int64_t>(kSeeds) / 2);
   CHECK(tally.sum.epochs > static_cast<int64_t>(kSeeds));

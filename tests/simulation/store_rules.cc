@@ -152,7 +152,7 @@ void StoreRules::OnRecord(const StoredJob& job, const v1::JobRecord& now, const 
   CheckDevices(job, now, jobs);
 }
 
-// Epochs are numbered over all runs, and none begins anew what was told.
+// Epochs are numbered over all runs, and none starts over after iterations were reported.
 void StoreRules::CheckEpoch(const StoredJob& job, const v1::JobRecord& now, Applied& applied) {
   const std::string& name = job.detail.summary().name();
   const v1::RecordedEpoch& epoch = now.epoch();

@@ -1,4 +1,4 @@
-// Holds what the coordinator writes to its store against the disks of the nodes and against what it wrote before.
+// Checks the coordinator's writes to its store against the disks of the nodes and against earlier writes.
 #pragma once
 
 #include <cstdint>

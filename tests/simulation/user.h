@@ -1,5 +1,5 @@
-// The user: runs the jobs again and again, pauses, cancels and watches them, and holds what the coordinator says
-// against what the store has.
+// The user: runs the jobs again and again, pauses, cancels and watches them, and compares what the coordinator says
+// with the store.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Every schedule of a tiny pipeline, one after the other: what an exact search or a bound is held against.
+// Enumerates the schedules of a tiny pipeline, against which an exact search or a bound is checked.
 #pragma once
 
 #include <cstdint>

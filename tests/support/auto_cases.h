@@ -1,5 +1,5 @@
-// Pipelines that the schedule `auto` is held against: the published columns of CrossPipe's Table 5, and random
-// federations of sites.
+// Pipelines for checking the schedule `auto`: the published columns of CrossPipe's Table 5, and random federations of
+// sites.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
-// The shortest plan of a small planning problem, by trying all: the planner's searches are held against it. It shares
+// Finds the shortest plan of a small planning problem by trying all, as a check of the planner's searches. It shares
 // the cost model, the placement within a site, the simulator, the schedules' rules and the search of one schedule
-// (`auto`) with the planner, but nothing that decides which of the choices are looked at.
+// (`auto`) with the planner, but nothing that decides which choices are examined.
 #pragma once
 
 #include <cstdint>
@@ -11,7 +11,7 @@
 namespace geopipe::test {
 
 struct ExhaustiveOptions {
-  // Passed over: what a bound shows to be less than so much shorter than the best.
+  // Choices are passed over when a bound shows that they cannot beat the best by this margin.
   int64_t margin_ppm = 1'000;
   int64_t beat_ns = 0;  // known from elsewhere: only what is shorter is looked for; 0: nothing is known
   // Every split of the layers (up to 2,000 of a pipeline, else those within one layer of the balanced one) and every

@@ -30,7 +30,7 @@ class HalfOpenProxy {
   void Restore() { swallow_ = false; }
 
  private:
-  // One end of a connection: what it says goes to the other end.
+  // One end of a connection: its bytes go to the other end.
   struct Pipe {
     UniqueFd fd;
     std::string waiting;  // for this end

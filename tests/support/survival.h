@@ -15,7 +15,7 @@
 
 namespace geopipe {
 
-// The learning rate's schedule counts on so many, however few a run does: runs have equal beginnings.
+// Iterations of the learning rate's schedule, however few a run does: runs then have equal beginnings.
 inline constexpr int64_t kPlannedIterations = 4000;
 
 // Arguments of `geopipectl apply` for a small job over these sites, one device each: its files are written to `folder`.

@@ -1,4 +1,4 @@
-// A model that is quick to compute. Tests change what they need otherwise.
+// A model that is quick to compute. Tests change the keys that they care about.
 #pragma once
 
 #include "optimizer/model/model_spec.h"

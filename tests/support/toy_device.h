@@ -1,6 +1,6 @@
-// A device in tests that is all that the processor is not: memory that the host cannot touch (the addresses that it
-// hands out are none of the process's), and a thread of its own that does what was enqueued, in order, some time later.
-// Its kernels are the processor's, so results have the same bits.
+// A device for tests that differs from the processor in every way: memory that the host cannot touch (its addresses are
+// none of the process's), and a thread of its own that does enqueued work, in order, some time later. Its kernels are
+// the processor's, so results have the same bits.
 #pragma once
 
 #include <condition_variable>

@@ -399,7 +399,7 @@ TEST_CASE("what a run cannot begin with is refused in one sentence") {
   };
   using Identities = std::vector<CheckpointIdentity>;
   CHECK(ResumableCheckpoints("/c", false, {{a, {}}, {b, {}}}, 9, {64}).value().empty());
-  // b fetches what it lacks.
+  // Node b fetches the files that it lacks.
   CHECK(resumable({{a, {of(1), of(3), of(2)}}, {b, {of(2), of(1)}}}, 9, {32, 64}) == Identities{of(1), of(2), of(3)});
   CHECK(resumable({{a, {of(1), of(2)}}, {b, {of(1), of(2, 7)}}}) == Identities{of(1), of(2, 7)});
   CHECK(resumable({{a, {of(1), of(2, 7)}}, {b, {of(1), of(2)}}}) == Identities{of(1), of(2, 7)});

@@ -39,7 +39,7 @@ TEST_CASE("what a node has of a checkpoint is copied to the next site, and count
   for (const v1::CheckpointPart& part : copied.checkpoints(0).parts()) {
     CHECK(part.holders_size() == 2);
   }
-  // An error is told, and the next checkpoint is as good as any.
+  // An error is reported, and the next checkpoint is as good as any.
   f.IterateAll(1);
   Save(f, 1, 2);
   Copy(f, "north", 1, 2, "no space");

@@ -24,7 +24,7 @@ TEST_CASE("a job is paused at the end of an iteration and goes on from there in 
   SECTION("with a restart in between") { restarted = true; }
 
   f.Answer("north", EndedReportOf(0, 1, 1));
-  // The others are told where: what they are in the middle of cannot be finished.
+  // The others are told where the epoch ends: their current iteration cannot be finished.
   REQUIRE(f.Commands(v1::WorkerCommand::kEndEpoch) == 2);
   CHECK(f.Last<SendToAgent>().at(0).message.command().command().end_epoch().next_iteration() == 1);
   EndAll(f, 1);

@@ -1,5 +1,5 @@
 // Processes of the control plane come and go; jobs do not notice. A restarted coordinator is a new core that begins
-// with what the old one has made durable.
+// with the state that the old one has made durable.
 #include <catch2/catch.hpp>
 
 #include "tests/coordinator/core/federation.h"

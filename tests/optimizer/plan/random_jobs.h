@@ -147,8 +147,8 @@ inline void AddGroups(Prng& prng, ClusterSpec& cluster) {
   cluster.sites = std::move(sites);
 }
 
-// A job of which much is left open, on up to `max_sites` sites of unequal size, with or without networks of their own,
-// some of two groups of nodes. Not all of them have a plan.
+// A job that leaves much open, on up to `max_sites` sites of unequal size, with or without networks of their own, some
+// with two groups of nodes. Not all of them have a plan.
 inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
   PlanRequest request;
   JobSpec& job = request.job;
@@ -203,8 +203,8 @@ inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
   return request;
 }
 
-// A small job of which all is left open that a job can leave open, on 2 to 4 sites of unequal size with up to 64
-// devices: few layers and micro-batches, and short lists. Not all of them have a plan.
+// A small job that leaves everything open, on 2 to 4 sites of unequal size with up to 64 devices: few layers and
+// micro-batches, and short lists. Not all of them have a plan.
 inline PlanRequest RandomOpenRequest(Prng& prng) {
   PlanRequest request;
   int64_t devices = 0;

@@ -154,7 +154,7 @@ TEST_CASE("a sweep that asks for it has the alternatives of every point, and the
         CHECK(alternatives.Of(lead.kind).iteration_ns <= each.iteration_ns);
       }
     }
-    // The point is what the same links would give by themselves.
+    // A point equals the plan for the same links alone.
     PlanRequest same = request.base;
     for (LinkSpec& link : same.cluster.links) {
       link.latency_ns = static_cast<int64_t>(point.at[0]);

@@ -1,4 +1,4 @@
-// One simulator for many schedules gives what a new one for each gives, whatever it ran before.
+// One simulator for many schedules gives the same results as a new one for each, whatever it ran before.
 #include "optimizer/simulator/prepared_simulator.h"
 
 #include <algorithm>

@@ -29,7 +29,7 @@ void WriteShardedBf16(const std::string& folder, const ModelSpec& model,
 // Tensors of all .safetensors files by name. REQUIREs that each can be read and that no two hold the same tensor.
 std::map<std::string, TensorContent> TensorsIn(const std::string& folder);
 
-// The names of the tensors of which dtype, shape or a byte differ, or that one alone has.
+// Names of tensors that differ in dtype, shape or any byte, or that only one of the two has.
 std::vector<std::string> Differing(const std::map<std::string, TensorContent>& a,
                                    const std::map<std::string, TensorContent>& b);
 

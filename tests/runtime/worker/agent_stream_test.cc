@@ -58,7 +58,7 @@ class FakeAgent final : public v1::WorkerService::Service {
   void set_silent() { silent_ = true; }
   void set_break_after(int messages) { break_after_ = messages; }
 
-  // Waits until so many messages have come; they are returned.
+  // Waits until so many messages have come, and returns them.
   std::vector<v1::AttachRequest> Await(size_t count) {
     std::unique_lock lock(mutex_);
     REQUIRE(changed_.wait_for(lock, std::chrono::minutes(1), [&] { return received_.size() >= count; }));

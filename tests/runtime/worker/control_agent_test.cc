@@ -9,6 +9,7 @@
 namespace geopipe {
 namespace {
 
+// The next agent gets the reports that the coordinator has not taken, from the first one on.
 TEST_CASE("a new agent process counts its commands anew, and a command that was taken is not carried out again") {
   Harness worker;
   worker.Open();

@@ -1,4 +1,4 @@
-// A worker's control driven by hand, and what it is told.
+// A worker's control driven by hand, and the messages that it is given.
 #pragma once
 
 #include <catch2/catch.hpp>

@@ -39,7 +39,7 @@ class Disturbance {
       Fire(lock);
     }
   }
-  // Before the iteration's update. Cancelled: there is none.
+  // Called before the iteration's update. Cancelled: there is none.
   absl::Status OnEnd(int64_t iteration, int32_t rank) {
     std::unique_lock lock(mutex_);
     if (iteration != iteration_) {

@@ -1,5 +1,5 @@
-// Every key of a job does something: another value changes the plan, or what a worker computes, or it is refused by
-// name in a run. A new key needs a row here, and fails until it has an effect.
+// Every key of a job has an effect: another value changes the plan, or the worker's numbers, or is rejected in a run. A
+// new key needs a row here, and fails until it has an effect.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

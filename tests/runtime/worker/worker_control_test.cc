@@ -181,7 +181,6 @@ TEST_CASE("a worker that is stopped flushes, waits for the coordinator where it 
   CHECK(slow.Last<ExitWorker>().code == 0);
 }
 
-// Reports go again to it from what the coordinator has taken on.
 TEST_CASE("what a worker can go on from is told between two epochs, newest first, and not while it changes") {
   WorkerControlOptions options = Harness::Options();
   options.kept = {.run_incarnation = 7, .held = std::nullopt, .kept = {{4, 1}, {5, 1}}};
@@ -206,7 +205,7 @@ TEST_CASE("what a worker can go on from is told between two epochs, newest first
   CHECK(worker.control().status().states_size() == 2);
 }
 
-// The list of so many chunks.
+// A list of that many chunks.
 DataChecked CheckedOf(int chunks) {
   v1::DataCheckReport report;
   report.set_data_bytes(1000);

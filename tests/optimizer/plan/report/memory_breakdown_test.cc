@@ -10,7 +10,7 @@
 namespace geopipe {
 namespace {
 
-// Everything that a rank holds, under whatever schedule, is what the simulation that the plan was checked with says.
+// The breakdown of each rank, under any schedule, equals the simulation that the plan was checked with.
 void CheckPeaks(const PlanRequest& request) {
   const absl::StatusOr<PlanResult> planned = MakePlan(request);
   REQUIRE(planned.ok());

@@ -13,7 +13,7 @@
 namespace geopipe {
 namespace {
 
-// A client that says what it likes.
+// A client that can send anything.
 class RawClient {
  public:
   explicit RawClient(const FileServer& server) {

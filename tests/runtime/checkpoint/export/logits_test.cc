@@ -159,7 +159,7 @@ TEST_CASE("the exporter writes the directories again that PyTorch has read") {
   }
 }
 
-// Trains on `stages` stages and writes a checkpoint of what has come of it.
+// Trains on `stages` stages and writes a checkpoint of the result.
 std::string Trained(const TransformerStageOptions& options, int64_t stages, const std::string& root,
                     std::map<std::string, std::vector<float>>* values = nullptr) {
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);

@@ -27,7 +27,7 @@ namespace {
 constexpr double kLossTolerance = 2e-5;
 constexpr int64_t kGridIterations = 5;
 
-// Trains to the end of the options and leaves a checkpoint of what that has come to.
+// Trains to the end of the options and leaves a checkpoint of the result.
 GridResult TrainAndSave(GridOptions options, const std::string& root) {
   const std::string folder = *BeginCheckpoint(root, options.iterations);
   CheckpointManifest manifest = ManifestOf(options.model, options.iterations);

@@ -101,7 +101,7 @@ struct RankStage {
   }
 };
 
-// All ranks of all stages write what they have read of `source`.
+// Makes all ranks of all stages write the state that they have read of `source`.
 std::string WrittenFrom(WeightSource& source, const std::string& root, const ModelSpec& model, int64_t stages,
                         const std::vector<ParameterSharding>& ranks) {
   const std::string folder = *BeginCheckpoint(root, 1);

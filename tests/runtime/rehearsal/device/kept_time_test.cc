@@ -1,4 +1,5 @@
-// The executor over a device whose time is kept: what it hands over, and when it begins, however late the thread is.
+// The executor over a device whose time is kept: tests which times it hands over and when it begins, however late the
+// thread is.
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <memory>
@@ -22,8 +23,8 @@ constexpr ActionCosts kWhole{.forward_ns = 30 * kMs, .input_grad_ns = 60 * kMs};
 constexpr ActionCosts kSplit{.forward_ns = 30 * kMs, .input_grad_ns = 35 * kMs, .weight_grad_ns = 25 * kMs};
 constexpr int64_t kAcknowledgedAfterNs = 40 * kMs;
 
-// The neighbours of a middle stage. What was due at some time is noticed between nothing and 12 ms later, and what the
-// stage hands over must have been made when a device that loses no time would have made it.
+// The neighbours of a middle stage. Due events are noticed up to 12 ms late, and the messages that the stage hands over
+// must have been made when a device that loses no time would have made them.
 class LateNeighbours final : public MessageTransport {
  public:
   LateNeighbours(FakeClock& clock, Allocator& allocator, const ActionCosts& costs, bool fused)

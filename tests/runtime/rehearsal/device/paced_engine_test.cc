@@ -165,7 +165,7 @@ TEST_CASE("the stages of one rank share its device") {
   CHECK(second.Forward(0, {})->ready.begun_ns() == 1330);
 }
 
-// Wakes whoever sleeps up by 70 to 130 us too late.
+// Wakes sleepers 70 to 130 us too late.
 class LateClock final : public Clock {
  public:
   int64_t NowNs() const override { return clock_.NowNs(); }

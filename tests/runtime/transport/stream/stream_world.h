@@ -214,7 +214,7 @@ class StreamWorld {
     void SendOne(const ChannelId& id, int sequence) {
       const size_t size = world.random_.Next() % 8 == 0 ? 0 : world.random_.Next() % (world.max_bytes_ + 1);
       ++world.live_payloads_;
-      // Once released, the bytes change: whoever still sends them is found out.
+      // Released bytes change, which reveals a sender that still uses them.
       std::shared_ptr<std::vector<std::byte>> bytes(
           new std::vector<std::byte>(MessageBytes(world.seed_, id, static_cast<uint64_t>(sequence), size)),
           [&world = world](std::vector<std::byte>* released) {
