@@ -31,7 +31,7 @@ struct Job {
   int64_t again_at_ns = 0;              // while PENDING: it does not begin (again) before
   int64_t links_by_ns = kNoDeadlineNs;  // while PENDING: until when it waits for its links to be probed
   std::unique_ptr<JobRun> run;          // from PROFILING until a final state, or until the job goes on elsewhere
-  // Once it has a run.
+  // Set once the job has a run.
   std::set<NodeKey> home;                     // nodes of its runs
   std::vector<CheckpointIdentity> resumable;  // while PENDING: of the run before
   std::set<NodeKey> before;                   // nodes of the latest run that did an iteration

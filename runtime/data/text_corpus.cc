@@ -51,7 +51,7 @@ class TextCorpus final : public Corpus {
     }
     auto file = static_cast<int64_t>(std::ranges::upper_bound(begins_, first) - begins_.begin() - 1);
     int64_t position = first - begins_[file];  // 0: BOS, then the bytes, then EOS
-    // Before the position lie two tokens of each file that is over, which are no bytes, and the BOS of this one.
+    // Tokens before the position include two of each finished file that are no bytes, and the BOS of this one.
     const int64_t begin = first - 2 * file - std::min<int64_t>(position, 1);
     std::vector<std::byte> bytes(std::min(std::ssize(out), files_.bytes() - begin));
     GP_RETURN_IF_ERROR(files_.Read(begin, bytes));
