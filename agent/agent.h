@@ -34,7 +34,7 @@ struct AgentOptions {
   uint64_t seed = 0;         // of the backoff's jitter
   std::string version;
   int64_t gather_ns = 50'000'000;  // CoordinatorLinkOptions
-  std::string host;                // where this process runs, and its number: for people
+  std::string host;                // host of this process, and its number: for people
   int64_t pid = 0;
   uint64_t known_coordinator = 0;  // CoordinatorLinkOptions
   std::string incarnation_file = "the state folder";
@@ -75,7 +75,7 @@ class Agent {
   WorkerFleet fleet_;
   std::set<uint64_t> probes_;  // under way
   bool shutting_down_ = false;
-  absl::Status failure_;  // what the exit is to say
+  absl::Status failure_;  // status to exit with
   bool exited_ = false;
   std::optional<int64_t> last_step_ns_;
   int64_t awake_ns_ = 0;  // time without the pauses of this process

@@ -30,7 +30,7 @@ struct CoordinatorLinkOptions {
   int64_t gather_ns = 50'000'000;              // between two messages that have nothing urgent to say
   size_t queue_bytes = size_t{64} << 20;
   uint64_t known_coordinator = 0;  // the highest incarnation that earlier agents of this folder were welcomed by
-  std::string incarnation_file = "the state folder";  // where it is kept: for people
+  std::string incarnation_file = "the state folder";  // file that keeps it: for people
 };
 
 class CoordinatorLink {
@@ -88,7 +88,7 @@ class CoordinatorLink {
   int64_t silent_after_ns_ = 0;            // 0: never
   std::optional<int64_t> heard_awake_ns_;  // unset: something came since the last OnTime
   uint64_t coordinator_ = 0;               // incarnation that welcomed this process last
-  uint64_t highest_coordinator_ = 0;       // that welcomed any agent of this folder
+  uint64_t highest_coordinator_ = 0;       // highest that welcomed any agent of this folder
   uint64_t orders_taken_ = 0;              // of coordinator_
   int64_t gathered_until_ns_ = 0;
   int32_t in_flight_ = 0;

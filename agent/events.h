@@ -61,7 +61,7 @@ struct WorkerStartFailed {
 struct WorkerExited {
   WorkerKey worker;
   int64_t pid = 0;
-  int32_t exit_code = 0;   // when signal is 0; kUnknownExitCode
+  int32_t exit_code = 0;   // if signal is 0; kUnknownExitCode
   int32_t signal = 0;      // 0: exited by itself
   std::string last_words;  // the end of its standard error
 };
@@ -163,7 +163,7 @@ struct CloseSession {
 // Run one end of a probe. Answered by ProbeNews: opened (where the order has no address), then measured or failed.
 struct StartProbe {
   v1::ProbeLink order;
-  std::string pacer_path;  // where the link is shaped
+  std::string pacer_path;  // if the link is shaped
 };
 
 // Stop this probe; it may already have ended.

@@ -347,7 +347,7 @@ class Keeper {
       return;
     }
     if (news_.size() >= kMaxWaitingNews) {
-      ShutDownPackets(agent_.get());  // it connects again and gets the list
+      ShutDownPackets(agent_.get());  // the agent connects again and gets the list
       return;
     }
     news_.push_back(effect.news.SerializeAsString());

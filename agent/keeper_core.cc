@@ -188,7 +188,7 @@ void KeeperCore::OnFailed(const ChildFailed& event, KeeperEffects& effects) {
   const auto at = running_.find(event.worker.device());
   const bool in_table = at->second.pid() != 0;
   if (at->second.memory_fd() != 0 && !memory_.contains(event.worker.device())) {
-    effects.emplace_back(DropMemory{event.worker.device()});  // it was new, and nothing is in it
+    effects.emplace_back(DropMemory{event.worker.device()});  // the memory was new, and nothing is in it
   }
   running_.erase(at);
   if (in_table) {
@@ -220,7 +220,7 @@ void KeeperCore::OnEnded(int64_t now_ns, ChildEnded event, KeeperEffects& effect
   exit.set_signal(event.signal);
   exit.set_last_words(std::move(event.last_words));
   if (at->second.memory_fd() != 0) {
-    if (event.exit_code == 0 && event.signal == 0) {  // it was told to stop: nobody goes on where it was
+    if (event.exit_code == 0 && event.signal == 0) {  // told to stop: nobody goes on from its state
       effects.emplace_back(DropMemory{event.worker.device});
     } else {
       memory_[event.worker.device] = {at->second.worker().job(), now_ns + options_.kept_memory_ns};

@@ -123,7 +123,7 @@ struct KeeperCoreOptions {
   // Memory of a worker that has ended is held for so long.
   int64_t kept_memory_ns = int64_t{3600} * 1'000'000'000;
   size_t max_running = 1024;
-  size_t max_ended = 4096;  // when so many exits are not forgotten, no worker is started
+  size_t max_ended = 4096;  // limit on exits not yet forgotten; at it, no worker is started
 };
 
 class KeeperCore {

@@ -29,7 +29,7 @@ class LinkProber {
 
   const AgentConfig& config_;
   const PostEvent post_;
-  std::list<std::unique_ptr<Probe>> probes_;  // those that are over are joined when the next begins
+  std::list<std::unique_ptr<Probe>> probes_;  // finished ones are joined when the next begins
 };
 
 }  // namespace geopipe::agent

@@ -65,7 +65,7 @@ class ReportQueue {
   Reports waiting_;
   size_t waiting_urgent_ = 0;
   size_t waiting_droppable_ = 0;
-  size_t plain_ = 0;  // so many at the front of waiting_ have no actions
+  size_t plain_ = 0;  // number at the front of waiting_ without actions
   size_t bytes_ = 0;  // of both
   int64_t dropped_ = 0;
   int64_t stripped_ = 0;

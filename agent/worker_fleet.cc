@@ -367,7 +367,7 @@ void WorkerFleet::ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects&
 
 void WorkerFleet::OnStarted(const WorkerStarted& event, Effects& effects) {
   Worker* worker = FindByKey(event.worker);
-  if (worker == nullptr) {  // it was given up meanwhile
+  if (worker == nullptr) {  // given up meanwhile
     effects.emplace_back(SignalWorker{event.worker, SIGKILL});
     return;
   }
@@ -463,7 +463,7 @@ void WorkerFleet::OnTaken(const v1::NodeReport& report) {
 absl::Status WorkerFleet::CheckFirstMessage(const v1::AttachRequest& message) const {
   const v1::WorkerId& id = message.worker();
   const auto at = workers_.find(id.device());
-  if (!listed_) {  // it may be one of those that the keeper is about to name
+  if (!listed_) {  // the worker may be one of those that the keeper is about to name
     return absl::UnavailableError("this agent does not know yet which workers there are; dial again");
   }
   if (id.site() != config_.site || id.node() != config_.node || at == workers_.end() || !Same(at->second.id, id)) {
@@ -566,7 +566,7 @@ void WorkerFleet::LookAt(int64_t now_ns, int64_t awake_ns, Worker& worker, Effec
 }
 
 void WorkerFleet::LookForSilence(int64_t awake_ns, Worker& worker) {
-  if (!worker.heard_awake_ns.has_value() || worker.read_due) {  // what is not read on cannot be heard
+  if (!worker.heard_awake_ns.has_value() || worker.read_due) {  // a stream that is not read on cannot be heard
     worker.heard_awake_ns = awake_ns;
   }
   const int64_t silent_ns = awake_ns - *worker.heard_awake_ns;

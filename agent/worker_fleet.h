@@ -94,15 +94,15 @@ class WorkerFleet {
     bool has_attached = false;
     std::optional<SessionId> session;
     bool read_due = false;                    // its stream is to be read on
-    bool numbers = false;                     // it tells what it has taken; else what is sent counts as taken
+    bool numbers = false;                     // reports which commands it has taken; otherwise sent ones count as taken
     uint64_t last_command = 0;                // number of the latest
-    std::deque<v1::AttachResponse> commands;  // that it has not taken
+    std::deque<v1::AttachResponse> commands;  // not taken yet
     uint64_t relayed = 0;                     // number of its latest report that was passed on
     uint64_t reports_taken = 0;               // by the coordinator
     v1::WorkerStatus status;                  // its latest word
     std::optional<int64_t> heard_awake_ns;    // unset: something came since the last OnTime
     bool silence_told = false;
-    std::optional<int64_t> kill_at_ns;  // it was told to stop
+    std::optional<int64_t> kill_at_ns;  // set once it was told to stop
     bool killed = false;
     std::optional<WorkerExited> exited;  // its stream is still being read
     int64_t drained_by_ns = 0;

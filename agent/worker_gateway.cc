@@ -95,7 +95,7 @@ class Gateway final : public WorkerGateway, private v1::WorkerService::CallbackS
 
   const PostEvent post_;
   std::mutex mutex_;
-  std::map<SessionId, std::function<void()>> paused_;  // how they are read on
+  std::map<SessionId, std::function<void()>> paused_;  // called to read on
   StreamServer<v1::AttachRequest, v1::AttachResponse> streams_;
   std::unique_ptr<grpc::Server> server_;
 };

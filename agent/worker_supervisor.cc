@@ -117,7 +117,7 @@ ProcessSpec KeeperProcess(const AgentConfig& config, const std::string& program)
   }
   spec.stdout_path = config.state_dir + "/logs/keeper.log";
   spec.stderr_path = spec.stdout_path;
-  spec.own_process_group = false;  // it makes a session of its own
+  spec.own_process_group = false;  // the process makes a session of its own
   return spec;
 }
 

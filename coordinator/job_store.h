@@ -25,7 +25,7 @@ namespace geopipe {
 
 struct JobStoreOptions {
   int64_t max_bytes = 0;                    // greatest size of the database; 0: as much as the disk holds
-  int64_t busy_timeout_ns = 2'000'000'000;  // how long to wait for another process to let go of it
+  int64_t busy_timeout_ns = 2'000'000'000;  // longest wait for another process to release the database
   int64_t iterations_kept = 100'000;        // of each job, the latest
 };
 

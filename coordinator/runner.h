@@ -58,7 +58,7 @@ struct RunnerParts {
   PlanningQueue& planner;
   const Clock& clock;
   RunnerObserver* observer = nullptr;  // may be null
-  int64_t tick_ns = 50'000'000;        // how often time alone is looked at
+  int64_t tick_ns = 50'000'000;        // interval of ticks
 };
 
 class Runner {

@@ -215,7 +215,7 @@ class Coordinator {
   std::map<NodeKey, OrderLog> orders_;
   std::map<NodeKey, uint64_t> orders_of_;  // the incarnation of the agent that the orders are numbered for
   std::set<NodeKey> to_acknowledge_;       // with the next flush
-  std::set<std::string> dirty_jobs_;       // have progress that is not stored
+  std::set<std::string> dirty_jobs_;       // have unstored progress
   std::set<std::pair<std::string, std::string>> dirty_links_;
   std::vector<JobProgress> not_stored_;  // by a failed flush
   bool store_failing_ = false;
@@ -232,7 +232,7 @@ class Coordinator {
   Strays strays_;
   LinkProbing probing_;
   MeasuredLinks measured_;
-  std::vector<SitePair> wanted_links_;  // that waiting jobs need
+  std::vector<SitePair> wanted_links_;  // needed by waiting jobs
   uint64_t next_sequence_ = 1;
   uint64_t next_incarnation_;  // of the next job's workers
 

@@ -145,7 +145,7 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
   if (fresh) {
     orders.Restart();
     for (Job* job : InOrder()) {
-      job->unfit.erase(node);  // it may have been mended
+      job->unfit.erase(node);  // the node may have been repaired
     }
   }
   v1::ConnectResponse welcome;

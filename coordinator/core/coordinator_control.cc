@@ -218,7 +218,7 @@ void Coordinator::On(Now now, CheckpointJob& event) {
     ReplyError(event.call, iteration.status());
     return;
   }
-  job->detail.clear_checkpoint_trouble();  // what it says from now on may be of this one
+  job->detail.clear_checkpoint_trouble();  // trouble reported later may concern this one
   React(now, *job, std::move(reaction));
   v1::CheckpointJobResponse response;
   *response.mutable_job() = SummaryOf(*job);
@@ -336,9 +336,9 @@ void Coordinator::FeedWatch(CallId call) {
   }
   const Job& job = *jobs_.at(watch.job);
   const IterationLog& log = job.iterations();
-  if (job.run != nullptr && job.run->resume_from().has_value()) {  // what came before was of another run
+  if (job.run != nullptr && job.run->resume_from().has_value()) {  // earlier iterations were of another run
     const int64_t first = job.run->resume_from()->iteration;
-    const bool none_told = log.next() <= first;  // where it begins may still change
+    const bool none_told = log.next() <= first;  // the beginning may still change
     watch.next_iteration = std::max(none_told ? watch.from_iteration : watch.next_iteration, first);
   }
   if (watch.next_iteration < log.oldest()) {

@@ -167,7 +167,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       return BeginAgain(now, job, cause);
     case v1::JOB_STATE_PLANNING:
       job.run->EnterPlanning();
-      NoteUnlisted(job);  // what nodes have told of their folders
+      NoteUnlisted(job);  // nodes have reported their folders
       *job.detail.mutable_profile() = ToProto(job.run->profile());
       Transition(now, job, to, cause, true);
       Plan(now, job);

@@ -120,7 +120,7 @@ AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>
     JobRun::Earlier earlier{
         .epochs = 0, .iterations = {}, .checkpoints = job.run->checkpoints(), .resumable = job.run->resumable()};
     earlier.told = job.iterations().next() > 0;
-    if (!needs_state) {  // it is written before the job leaves
+    if (!needs_state) {  // the state is written before the job leaves
       earlier = {};
     }
     if (std::optional<std::string> misfit = Misfit(spec, earlier, *decision.allocation); misfit.has_value()) {
@@ -167,7 +167,7 @@ void Coordinator::LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, co
     return job.unheard_ns.contains(node) && !gone.contains(node) && !without.contains(node);
   });
   if (more_may_be) {
-    return;  // whether they are gone as well is about to be known
+    return;  // soon it is known whether they are gone as well
   }
   const std::string names = fmt::format("{} {}", gone.size() == 1 ? "node" : "nodes",
                                         DisplayNames(std::vector<NodeKey>(gone.begin(), gone.end())));

@@ -22,7 +22,7 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kMaxCauseBytes = 8192;
-constexpr int kMaxRecoveries = 1000;  // that stay listed
+constexpr int kMaxRecoveries = 1000;  // limit on listed ones
 
 void FillLive(const Job& job, v1::JobSummary& summary) {
   summary.set_iterations_done(job.iterations().next());

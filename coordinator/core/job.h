@@ -35,8 +35,8 @@ struct Job {
   std::set<NodeKey> home;                     // nodes of its runs
   std::vector<CheckpointIdentity> resumable;  // while PENDING: of the run before
   std::set<NodeKey> before;                   // nodes of the latest run that did an iteration
-  std::set<NodeKey> unfit;                    // that a run was to come back to and failed with
-  bool needs_home = false;                    // it does not fit on fewer nodes
+  std::set<NodeKey> unfit;                    // nodes that a run was to come back to and failed with
+  bool needs_home = false;                    // the job does not fit on fewer nodes
   bool return_due = false;                    // a checkpoint was written: nodes that are back may be used again
   std::map<NodeKey, int64_t> unheard_ns;      // of its nodes, for how long
   std::string stays;                          // why it does not leave nodes that it should; empty: it need not

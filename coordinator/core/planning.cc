@@ -102,7 +102,7 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
     }
   }
   if (CapabilitiesOf(input.run.backend).computes) {
-    for (SiteSpec& site : request.cluster.sites) {  // whatever they are called, the host's processors compute
+    for (SiteSpec& site : request.cluster.sites) {  // whatever their kind, the host's processors compute
       site.device.attention = Attention::kDense;
       site.device.roofline = Roofline::kBlock;
       site.device.reserve_bytes = 0;

@@ -24,7 +24,7 @@
 namespace geopipe {
 namespace {
 
-constexpr std::string_view kThreads = "2";  // that answer requests; one more accepts them
+constexpr std::string_view kThreads = "2";  // number that answer requests; one more accepts them
 constexpr std::string_view kRequestTimeoutMs = "5000";
 
 prometheus::Labels LabelsOf(const MetricSpec& spec, const LabelValues& values) {

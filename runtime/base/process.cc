@@ -100,7 +100,7 @@ void WaitAtGate(int gate_fd) {
   }
   if (plan.parent_death_signal != 0) {
     prctl(PR_SET_PDEATHSIG, plan.parent_death_signal);
-    if (getppid() != plan.parent) {  // it died before the kernel was asked
+    if (getppid() != plan.parent) {  // the parent died before the kernel was asked
       _exit(127);
     }
   }
@@ -110,7 +110,7 @@ void WaitAtGate(int gate_fd) {
     ReportAndExit(plan.error_fd);
   }
   if (plan.gate_fd >= 0) {
-    close(plan.opener_fd);  // which must be the parent's alone, so that it ends with it
+    close(plan.opener_fd);  // must be the parent's alone, so that it closes with the parent
   }
   CloseAllBut(plan.kept, plan.kept_count);
   if (plan.gate_fd >= 0) {
@@ -296,7 +296,7 @@ absl::Status Process::Release() {
   if (exec_error == 0) {
     return absl::OkStatus();
   }
-  Wait(-1);  // it ends by itself
+  Wait(-1);  // the child ends by itself
   return CannotExecute(exec_error, gate.program);
 }
 

@@ -17,7 +17,7 @@ namespace geopipe {
 
 // The end of a process.
 struct ExitStatus {
-  int exit_code = 0;  // when signal is 0
+  int exit_code = 0;  // if signal is 0
   int signal = 0;     // 0: it exited by itself
 
   bool success() const { return signal == 0 && exit_code == 0; }

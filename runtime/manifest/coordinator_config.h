@@ -40,7 +40,7 @@ struct JobRunLimits {
   int64_t failure_grace_ns = 1'000'000'000;       // see FailureDiagnosis
   int64_t stop_grace_ns = 3'000'000'000;          // from a polite stop to SIGKILL
   int64_t restarts_per_hour = 4;                  // of one worker; 0: the loss of one is the job's end
-  int64_t rest_ns = 86'400'000'000'000;           // that a worker which is paused or has finished waits for an agent
+  int64_t rest_ns = 86'400'000'000'000;           // wait of a paused or finished worker for an agent
   size_t max_iterations_kept = 100'000;           // summaries kept for late watchers
   int64_t actions_interval_ns = 500'000'000;      // every action is reported of iterations so far apart, or farther
 };

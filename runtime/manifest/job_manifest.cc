@@ -128,7 +128,7 @@ absl::Status CheckRun(const JobSpec& job) {
         "it "
         "out");
   }
-  constexpr int32_t kUsualZeroStage = 1;  // which many a file names that is written for replicas or none
+  constexpr int32_t kUsualZeroStage = 1;  // often written in files for any number of replicas
   if (parallelism.zero_stage.value_or(kUsualZeroStage) != kUsualZeroStage && parallelism.data <= 1) {
     return absl::InvalidArgumentError(fmt::format(
         "parallelism.zero_stage is {}; it divides over data-parallel ranks and the job has one, leave it out",

@@ -63,7 +63,7 @@ void PlaygroundFollower::PrintPlan() {
   }
   const absl::StatusOr<Plan> plan = FromProto(detail->plan());
   const absl::StatusOr<Prediction> prediction = FromProto(detail->prediction());
-  if (plan.ok() && prediction.ok() && plan_ != *plan) {  // it is the same after a loss
+  if (plan.ok() && prediction.ok() && plan_ != *plan) {  // unchanged after a loss
     plan_ = *plan;
     Print(fmt::format("\nplan          {}\n{}{}\n{}", PlanHeadline(*plan),
                       WarningText({detail->warnings().begin(), detail->warnings().end()}), PredictionText(*prediction),

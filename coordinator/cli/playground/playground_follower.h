@@ -44,7 +44,7 @@ class PlaygroundFollower {
   const bool terminal_;
   const int done_fd_;
   int64_t total_ = 0;         // the watching thread's until Join, as what is below
-  std::optional<Plan> plan_;  // that was printed
+  std::optional<Plan> plan_;  // printed last
   std::vector<v1::IterationSummary> iterations_;
   absl::Status status_;
   std::thread thread_;

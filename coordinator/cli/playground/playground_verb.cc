@@ -109,7 +109,7 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
 struct Outcome {
   RunReport report;
   bool interrupted = false;
-  absl::Status saved = {};  // what the run leaves: the first file that could not be written
+  absl::Status saved = {};  // of the run's files: the first that could not be written
 
   bool completed() const { return report.detail.summary().state() == v1::JOB_STATE_COMPLETED; }
 };

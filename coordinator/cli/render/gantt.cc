@@ -38,7 +38,7 @@ std::string Repeat(std::string_view text, int32_t times) {
 
 // One span of time on one device.
 struct Cell {
-  size_t kind = kIdle;  // that takes most of it, or idle
+  size_t kind = kIdle;  // kind that takes most of it, or idle
   bool mixed = false;   // several kinds
   double busy = 0;
 };

@@ -30,7 +30,7 @@ struct ChoiceMap {
   };
 
   std::string title;
-  std::string note;  // what the figures are
+  std::string note;  // explains the figures
   std::vector<Choice> choices;
   std::vector<Cell> cells;  // as HeatMap's
 };

@@ -12,7 +12,7 @@ namespace geopipe {
 
 struct TimelineLabels {
   std::string title;                // "geopipe, ΔN 2,1, nonblocking"
-  std::string device = "device";    // what a lane is called: "device 3", "pipeline rank 3"
+  std::string device = "device";    // name of a lane: "device 3", "pipeline rank 3"
   std::vector<std::string> sites;   // of each device; neighbours with equal names are one site; empty names: not shown
   int64_t lower_bound_ns = 0;       // 0: unknown
   std::vector<std::string> places;  // of each device within its site ("node 1"); may be empty

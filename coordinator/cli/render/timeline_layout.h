@@ -13,7 +13,7 @@ namespace geopipe {
 struct TimelineLayout {
   double width = 0;  // of the whole picture, in pixels
   double height = 0;
-  double left = 0;  // where the lanes begin
+  double left = 0;  // left edge of the lanes
   double chart_width = 0;
   double top = 0;  // of the first system
   int32_t systems = 1;

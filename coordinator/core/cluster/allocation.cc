@@ -26,7 +26,7 @@ struct TakenNode {
 
 struct SiteOffer {
   int64_t registered = 0;  // devices, as many as whole stages take
-  int64_t free = 0;        // that can be taken together
+  int64_t free = 0;        // free devices that can be taken together
   std::vector<TakenNode> nodes;
   std::set<std::string> holders;
 };

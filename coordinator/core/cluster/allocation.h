@@ -54,7 +54,7 @@ struct Allocation {
 
 struct AllocationDecision {
   std::optional<Allocation> allocation;
-  std::string reason;  // what the job got, or what it waits for: "waiting for site west: 0 of 1 devices"
+  std::string reason;  // summary of the devices, or of what the job waits for: "waiting for site west: 0 of 1 devices"
 };
 
 // Gives the job free devices of its sites, as soon as they are enough: equally many of each node that is alike, and as

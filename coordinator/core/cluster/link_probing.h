@@ -29,7 +29,7 @@ struct LinkProbingOptions {
   int64_t open_timeout_ns = 5'000'000'000;
   int64_t run_timeout_ns = 12'000'000'000;
   int64_t first_retry_ns = 1'000'000'000;  // doubled with every failure, up to the interval
-  int64_t job_wait_ns = 15'000'000'000;    // how long a job waits for its links to be probed
+  int64_t job_wait_ns = 15'000'000'000;    // longest wait of a job for its links to be probed
   uint64_t first_probe = 1;                // number of the first probe; seeds the jitter too
 };
 

@@ -118,7 +118,7 @@ std::vector<Membership::HealthChange> Membership::Tick(int64_t now_ns) {
   for (auto& [key, node] : nodes_) {
     if (pause_ns > limits_.suspect_after_ns) {
       node.last_heard_ns = std::min(now_ns, node.last_heard_ns + pause_ns);
-      node.claimed_ns = std::max(node.claimed_ns, node.last_heard_ns);  // it was not heard from since
+      node.claimed_ns = std::max(node.claimed_ns, node.last_heard_ns);  // not heard from since
     }
     const int64_t silent_ns = now_ns - node.last_heard_ns;
     const NodeHealth health = silent_ns >= limits_.failed_after_ns    ? NodeHealth::kFailed

@@ -22,13 +22,13 @@ enum class NodeHealth : uint8_t { kAlive, kSuspect, kFailed };
 struct NodeRecord {
   v1::NodeSpec spec;
   std::string version;
-  std::string host;          // where the agent runs
+  std::string host;          // host of the agent
   int64_t pid = 0;           // of the agent process
   uint64_t incarnation = 0;  // of the agent process
   int64_t registered_ns = 0;
   std::optional<SessionId> session;  // absent: its stream is down
   int64_t last_heard_ns = 0;
-  bool hears = false;  // it has answered on this stream: orders get through as well
+  bool hears = false;  // has answered on this stream, so orders get through as well
   NodeHealth health = NodeHealth::kAlive;
   std::vector<v1::LinkDeclaration> links;
   uint64_t reports_taken = 0;  // number of the last one of this incarnation

@@ -26,7 +26,7 @@ struct Stray {
   uint64_t order = 0;    // number of the order to that agent to stop it
   int64_t grace_ns = 0;  // after which it has ended by itself
   int64_t noted_ns = 0;
-  int64_t alone_ns = 0;  // since when it may be alone
+  int64_t alone_ns = 0;  // earliest time since which it may be alone
 };
 
 // Times are of one monotonic clock.

@@ -21,12 +21,12 @@ Reaction JobRun::OnNodeReturned(int64_t now_ns, const NodeKey& node, const std::
       worker.hello = worker.hello || living->second.attached;
       TakeStatus(worker, living->second.status);
       returned.push_back(key);
-      if (std::exchange(worker.lost_with_node, false)) {  // it was only out of reach
+      if (std::exchange(worker.lost_with_node, false)) {  // the worker was only out of reach
         worker.lost = false;
         worker.trouble.clear();
       }
     } else if (std::exchange(worker.lost_with_node, false)) {
-      worker.alone_since_ns = now_ns;  // it may have lost its agent a moment ago
+      worker.alone_since_ns = now_ns;  // the worker may have lost its agent a moment ago
     } else if (worker.hello && !worker.lost && (!worker.finished || MayRecover() || !LastSaved())) {
       worker.trouble =
           fmt::format("worker {} (site {}) is gone: its agent came back without it", DisplayName(key), key.site);
@@ -84,7 +84,7 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
     return diagnosis_.pending() ? Diagnose(now_ns, true) : Reaction{};
   }
   if (needs_nodes && !nodes.empty() && deadline_ns_ != kNoDeadlineNs) {
-    deadline_ns_ += passed_ns;  // who is silent can answer nothing, and has a grace of its own
+    deadline_ns_ += passed_ns;  // silent nodes cannot answer, and have a grace of their own
   }
   if (state_ == v1::JOB_STATE_RECOVERING) {
     return TickRecovering(now_ns, !nodes.empty());
@@ -115,7 +115,7 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
     return TellAll();
   }
   if (AllDone() && AllFinished() && iterations_.next() >= reached_) {
-    return {};  // it waits for its last checkpoint, for as long as that takes
+    return {};  // the job waits for its last checkpoint, however long that takes
   }
   return now_ns >= deadline_ns_ ? RecoverLate(now_ns) : Reaction{};
 }

@@ -123,7 +123,7 @@ NodeMessage JobRun::CopyMessage(const RunCheckpoints::CopyOrder& order) const {
 // nothing trains, they are made as fast as possible.
 double JobRun::CopyRate(const RunCheckpoints::CopyOrder& order) const {
   constexpr double kMinBytesPerSecond = 1e6;
-  constexpr int64_t kEvery = 10;  // where the job says nothing
+  constexpr int64_t kEvery = 10;  // if the job does not say
   const int64_t every = job_.checkpoint.every == 0 ? kEvery : job_.checkpoint.every;
   const double between_s = static_cast<double>(every * plan_->prediction.iteration_ns) / 1e9;
   return state_ != v1::JOB_STATE_RUNNING || between_s <= 0
@@ -196,7 +196,7 @@ absl::StatusOr<int64_t> JobRun::Checkpoint(Reaction& reaction) {
   const int64_t margin = 2 + kHearNs / std::max<int64_t>(1, plan_->prediction.iteration_ns);
   const int64_t iteration = std::max(reached_, epoch_->first_iteration) + margin;
   if (iteration >= end) {
-    return end;  // it is written anyway
+    return end;  // that one is written anyway
   }
   if (!checkpoints_.Pending(iteration)) {
     reaction.sends = OrderCheckpoint(iteration);

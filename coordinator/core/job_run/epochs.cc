@@ -57,7 +57,7 @@ EpochFacts JobRun::Facts() const {
 
 std::vector<int32_t> JobRun::ReplicaGroups() const {
   std::vector<int32_t> groups;
-  if (plan_ == nullptr || plan_->plan.zero_stage > 0) {  // whose replicas have parts of their own
+  if (plan_ == nullptr || plan_->plan.zero_stage > 0) {  // replicas have states of their own
     return groups;
   }
   const ProcessGrid& grid = plan_->plan.grid;
@@ -136,7 +136,7 @@ Reaction JobRun::Decide() {
   for (const EpochMember& member : epoch_->members) {
     ranks.push_back(member.worker);
     Worker& worker = workers_.at(member.worker);
-    worker.finished = worker.failed = false;  // that it was parked is of the epoch before
+    worker.finished = worker.failed = false;  // the failure that parked it belongs to the previous epoch
     worker.slow_action.clear();
   }
   rollout_ = PlanRollout(epoch_->number, std::move(ranks));
@@ -344,7 +344,7 @@ Reaction JobRun::RecoverLate(int64_t now_ns) {
   }
   const bool is_news = std::ranges::any_of(
       workers_, [](const auto& entry) { return !entry.second.lost && !entry.second.trouble.empty(); });
-  if (state_ == v1::JOB_STATE_RECOVERING && !is_news) {  // who is missing cannot be started yet
+  if (state_ == v1::JOB_STATE_RECOVERING && !is_news) {  // missing workers cannot be started yet
     SetDeadline(now_ns);
     return {};
   }

@@ -57,7 +57,7 @@ JobRun::Left JobRun::PassOver(const v1::CheckpointIdentity& identity) {
   }
   std::vector<CheckpointIdentity> others = Checkpoints();
   std::erase(others, *checkpoint);
-  if (others.empty()) {  // it stays listed: beginning anew is for people to decide
+  if (others.empty()) {  // the checkpoint stays listed: starting over is for people to decide
     const bool is_elsewhere = std::ranges::any_of(
         listed_, [&](const ListedCheckpoint& each) { return each.IsUnreadableAt(nodes) && each.IsBeyond(nodes); });
     return is_elsewhere && limits_.restarts_per_hour > 0 ? Left::kElsewhere : Left::kNothing;

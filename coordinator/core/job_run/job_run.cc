@@ -128,7 +128,7 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret) {
 
 std::vector<NodeMessage> JobRun::EnterDeploying(int64_t now_ns, const LinkTable& links) {
   state_ = v1::JOB_STATE_DEPLOYING;
-  progress_ns_ = now_ns;  // whoever was silent before has time to return
+  progress_ns_ = now_ns;  // nodes that were silent before have time to return
   SetDeadline(now_ns);
   undriven_.clear();
   std::vector<NodeMessage> sends;

@@ -55,17 +55,17 @@ struct Reaction {
   struct Loss {
     std::string kind;                                        // FailureEvidence
     std::string cause;                                       // one sentence
-    std::vector<std::pair<WorkerKey, std::string>> workers;  // that have to be started again, each with its cause
+    std::vector<std::pair<WorkerKey, std::string>> workers;  // to be started again, each with its cause
     int64_t delay_ns = 0;                                    // before anything is
-    int64_t stalled_ns = 0;                                  // that the job made no progress before it was noticed
+    int64_t stalled_ns = 0;                                  // time without progress before it was noticed
   };
   std::optional<Change> change = std::nullopt;
   std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`
-  int64_t iterations_finished = 0;               // how many became complete
+  int64_t iterations_finished = 0;               // number that became complete
   std::vector<TrafficObservation> traffic = {};  // of the links, when an iteration told
   // A checkpoint that is complete on all nodes; `checkpoint_trouble`: an attempt failed.
   std::optional<ListedCheckpoint> checkpoint = std::nullopt;
-  std::optional<ListedCheckpoint> copied = std::nullopt;  // it is at another site as well
+  std::optional<ListedCheckpoint> copied = std::nullopt;  // now at another site as well
   bool unlisted = false;                                  // some are listed no more: durable before `sends`
   std::optional<std::string> checkpoint_trouble = std::nullopt;
   std::optional<Loss> loss = std::nullopt;
@@ -280,9 +280,9 @@ class JobRun {
     v1::WorkerPhase phase = v1::WORKER_PHASE_IDLE;
     int64_t next_iteration = 0;  // the first that it has not finished
     std::vector<StateIdentity> states;
-    std::string exchange_address;    // where its node's files of checkpoints are fetched from
+    std::string exchange_address;    // source of its node's checkpoint files
     v1::DataCheckReport data_check;  // the latest in this life of the coordinator
-    std::string slow_action;         // that its last heartbeat told, longer under way than it should be
+    std::string slow_action;         // overdue action in its last heartbeat
   };
 
   // --- durable.cc ---
@@ -427,17 +427,17 @@ class JobRun {
   JobState state_ = v1::JOB_STATE_PENDING;
   std::set<NodeKey> nodes_;
   std::map<WorkerKey, Worker> workers_;
-  std::set<NodeKey> undriven_;  // have returned, and were not told again yet what they may have missed
+  std::set<NodeKey> undriven_;  // have returned, and were not sent again what they may have missed
   ProfileRounds rounds_;
   bool measuring_ = false;
   Profile profile_;
   std::shared_ptr<PlanResult> plan_;  // null before PLANNING is done
-  std::vector<WorkerKey> idle_;       // that the epoch about to begin has no use for
+  std::vector<WorkerKey> idle_;       // not used by the epoch about to begin
   std::vector<EpochMember> members_;  // by rank of the plan
   std::string secret_;                // for the next epoch; empty: taken
   std::optional<Epoch> epoch_;        // the latest
   std::optional<int64_t> ended_at_;   // the epoch has ended, all members hold the state before this iteration
-  std::optional<int64_t> ends_at_;    // it will: some member has ended there
+  std::optional<int64_t> ends_at_;    // some member has ended there, so all will
   bool ending_ = false;               // its members were ordered to end it
   bool pause_wanted_ = false;
   PlanRollout rollout_;
@@ -449,9 +449,9 @@ class JobRun {
   std::vector<ListedCheckpoint> listed_;  // complete ones of the job, oldest first, as many as it keeps
   JobSpec choices_;                       // choices()
   uint64_t epochs_before_ = 0;            // the latest epoch of the job's earlier runs
-  bool must_find_state_ = false;          // it goes on from a checkpoint
+  bool must_find_state_ = false;          // the run goes on from a checkpoint
   bool run_progressed_ = false;           // progressed()
-  bool moving_ = false;                   // it ends, to go on elsewhere
+  bool moving_ = false;                   // the run ends, to go on elsewhere
   std::string move_cause_;
   std::set<std::string> leaving_;  // SetLeaving
   int64_t move_not_before_ns_ = 0;
@@ -465,17 +465,17 @@ class JobRun {
   Restarts restarts_;
   bool may_go_back_ = false;             // something was lost in or after the latest epoch
   int64_t recover_at_ns_ = 0;            // not before then is anything started again
-  int64_t quiet_since_ns_ = 0;           // since then no worker that is known can have finished an iteration
+  int64_t quiet_since_ns_ = 0;           // no known worker can have finished an iteration since
   int64_t deadline_ns_ = kNoDeadlineNs;  // of the state or phase under way
   int64_t reached_ = 0;                  // iterations that some rank has finished
   bool progressed_ = false;              // since progress_ns_ was set
   std::vector<NodeKey> silent_;
   bool end_held_ = false;  // the epoch's end was never ordered yet: an agent is silent
-  bool end_due_ = false;   // it is to be ordered again when all agents can be heard
+  bool end_due_ = false;   // the end is to be ordered again when all agents can be heard
   int64_t last_tick_ns_ = 0;
   MemoryLog memory_;
-  int64_t told_ns_ = 0;      // when an iteration was reported last
-  int64_t progress_ns_ = 0;  // when some rank last told of a further iteration
+  int64_t told_ns_ = 0;      // time of the last report of an iteration
+  int64_t progress_ns_ = 0;  // time of the last report of progress by some rank
 };
 
 }  // namespace geopipe

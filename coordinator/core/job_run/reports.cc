@@ -136,7 +136,7 @@ Reaction JobRun::OnProfile(int64_t now_ns, const WorkerKey& key, const v1::Profi
     std::vector<CheckpointIdentity>& found = found_checkpoints_[key.node_key()];
     found.clear();
     for (const v1::CheckpointIdentity& each : report.checkpoints()) {
-      found.push_back(FromProto(each).value_or(CheckpointIdentity{}));  // it has been validated
+      found.push_back(FromProto(each).value_or(CheckpointIdentity{}));  // validated before
     }
   }
   const absl::StatusOr<bool> round_done = rounds_.OnReport(key, report.round(), *measurement);

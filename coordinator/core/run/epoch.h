@@ -44,11 +44,11 @@ struct Epoch {
 // One worker, as far as it is known.
 struct WorkerFacts {
   EpochMember worker;
-  bool attached = false;            // it has said hello
+  bool attached = false;            // has said hello
   std::optional<std::string> lost;  // it will not be heard again, or cannot go on: the sentence that says why
   uint64_t epoch = 0;               // the latest that it knows of
   v1::WorkerPhase phase = v1::WORKER_PHASE_UNSPECIFIED;
-  std::vector<StateIdentity> states = {};  // that it holds or has kept; of one that rests
+  std::vector<StateIdentity> states = {};  // held or kept; of a worker that rests
 };
 
 struct EpochFacts {
@@ -59,9 +59,9 @@ struct EpochFacts {
   std::vector<WorkerFacts> workers;  // of the job, at least all of the above and of the old epoch's members
   uint64_t epochs_before = 0;        // the latest epoch of the job's earlier runs
   int64_t end_iteration = 0;         // of the job
-  int64_t told_iterations = 0;       // whose figures are all known
+  int64_t told_iterations = 0;       // iterations whose figures are all known
   std::string secret;                // fresh, for a new epoch
-  std::vector<CheckpointIdentity> checkpoints = {};  // that all nodes of the members have
+  std::vector<CheckpointIdentity> checkpoints = {};  // complete on the nodes of the members
   bool may_go_back = false;  // members have been lost: where no state is held by all, an older one is good enough
 };
 

@@ -47,7 +47,7 @@ inline constexpr int64_t kMaxProfiledMessageBytes = int64_t{4} << 20;
 // Results of one worker in one round.
 struct Measurement {
   std::optional<ProfileEntry> entry;   // unless skip_compute
-  std::optional<MessageCost> message;  // where message_bytes
+  std::optional<MessageCost> message;  // if message_bytes
 };
 // InvalidArgument: a part that does not validate.
 absl::StatusOr<Measurement> MeasurementOf(const v1::ProfileReport& report);

@@ -199,7 +199,7 @@ RunCheckpoints::Outcome RunCheckpoints::OnManifest(int64_t now_ns, const WorkerK
 }
 
 std::vector<RunCheckpoints::CopyOrder> RunCheckpoints::OrderCopies(int64_t iteration, Attempt& attempt) const {
-  std::vector<std::pair<std::string, std::vector<WorkerKey>>> sites;  // that copies can lie at; in the plan's order
+  std::vector<std::pair<std::string, std::vector<WorkerKey>>> sites;  // possible sites of copies, in the plan's order
   for (const WorkerKey& member : members_) {
     if (attempt.rule.avoid.contains(member.site)) {
       continue;

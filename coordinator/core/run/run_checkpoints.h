@@ -121,7 +121,7 @@ class RunCheckpoints {
     CopyRule rule;
     std::vector<std::optional<v1::CheckpointReport>> reports;  // by rank
     std::map<NodeKey, Part> parts;
-    std::set<WorkerKey> awaited;  // have manifests or copies to tell of
+    std::set<WorkerKey> awaited;  // owe reports of manifests or copies
     int64_t begun_ns = 0;
     ListedCheckpoint complete = {};
   };

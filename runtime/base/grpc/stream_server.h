@@ -27,7 +27,7 @@ namespace geopipe {
 using StreamId = uint64_t;  // never used again
 
 struct StreamLimits {
-  std::string peer = "peer";  // what errors call the other end
+  std::string peer = "peer";  // name of the other end in errors
   size_t max_streams = 1024;  // more are refused with RESOURCE_EXHAUSTED
   // Limits on what waits to be written to one peer; one that reads too slowly to stay below is cut off.
   size_t max_queued_messages = 1024;
