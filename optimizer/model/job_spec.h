@@ -24,6 +24,8 @@ inline constexpr size_t kRecomputeModes = 3;
 enum class LayerSplit : uint8_t { kAuto, kEven };        // auto: so that stages balance
 enum class Recovery : uint8_t { kCheckpoint, kMemory };  // where a state is kept that outlives a worker
 enum class SearchMethod : uint8_t { kGenetic, kExhaustive };
+// What decides between plans that are nearly as fast as each other.
+enum class Prefer : uint8_t { kSpeed, kMemory };
 
 // Tokens of data.tokenizer byte: 256 bytes, begin and end of text.
 inline constexpr int64_t kByteTokenizerVocabulary = 258;
@@ -59,9 +61,9 @@ enum class Offload : uint8_t { kNone, kOptimizer };
 
 // 0 stands for `auto`.
 struct ParallelismSpec {
-  int64_t tensor = 1;
+  int64_t tensor = 0;
   int64_t pipeline = 0;
-  int64_t data = 1;
+  int64_t data = 0;
   int32_t stages_per_rank = 0;  // of the pipeline
   bool sequence_parallel = false;
   std::optional<int32_t> zero_stage;   // 0 to 3; absent: auto
@@ -75,8 +77,9 @@ struct ParallelismSpec {
 struct SearchSpec {
   std::vector<int64_t> micro_batch_size{1, 2, 4, 8};
   std::vector<int64_t> sequence_length;  // at least one
-  int32_t max_delta_n = 8;
+  std::optional<int32_t> max_delta_n;  // absent: as memory allows
   ScheduleKind schedule = ScheduleKind::kAuto;
+  Prefer prefer = Prefer::kSpeed;
   uint64_t seed = 1;
   int64_t time_budget_ns = 10'000'000'000;
   int64_t max_evaluations = 4096;
@@ -147,6 +150,11 @@ inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;
 
 // Most extra forward micro-batches at one crossing.
 inline constexpr int32_t kMaxDeltaN = 1024;
+
+// The greatest ΔN that rules and genomes try: the job's. Where it leaves that open, a few, since what hides a crossing is
+// added to them (CandidateModel::max_delta_n) and schedules made to measure run as far ahead as memory allows.
+inline constexpr int32_t kTriedDeltaN = 8;
+inline int32_t MaxDeltaN(const JobSpec& job) { return job.search.max_delta_n.value_or(kTriedDeltaN); }
 
 // Names become parts of file and cgroup names on every node.
 inline constexpr std::string_view kJobNameRule = "1 to 63 of [a-z0-9.-], first [a-z0-9]";

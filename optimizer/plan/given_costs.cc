@@ -160,7 +160,7 @@ std::vector<std::vector<int32_t>> DeltaNChoices(const PlanRequest& request, size
     return {fixed.size() > 1 ? fixed : std::vector<int32_t>(crossings, fixed.front())};
   }
   std::vector<std::vector<int32_t>> choices;
-  for (int32_t delta_n = 0; delta_n <= search.max_delta_n && delta_n < search.max_evaluations; ++delta_n) {
+  for (int32_t delta_n = 0; delta_n <= MaxDeltaN(request.job) && delta_n < search.max_evaluations; ++delta_n) {
     choices.emplace_back(crossings, delta_n);
   }
   return choices;

@@ -305,6 +305,22 @@ absl::StatusOr<PlanResult> BestOfMixed(const PlanRequest& request, const CostSou
   return Instead(request, std::move(result), std::move(better));
 }
 
+// `result`, or with another schedule for the same stages.
+absl::StatusOr<PlanResult> Polished(const PlanRequest& request, const CostSource& source, PlanResult result) {
+  PlanRequest same = request;
+  same.job = JobOfPlan(request.job, result);
+  GP_ASSIGN_OR_RETURN(Refinement polished,
+                      PolishSchedule(same, source, result.plan, result.prediction.iteration_ns));
+  if (!polished.better.has_value()) {
+    result.search.evaluations += polished.evaluations;
+    result.search.stopped_early |= polished.stopped_early;
+    return result;
+  }
+  TakePlan(std::move(polished), result);
+  result.search.best_so_far_ns.push_back(result.prediction.iteration_ns);
+  return result;
+}
+
 // The search by genome found no plan that fits, or none of the job's kind, for which another stands in there, as
 // `status` says; another grid or another schedule may fit.
 absl::StatusOr<PlanResult> FirstOfGrids(const PlanRequest& request, const CostSource& source, absl::Status status) {
@@ -351,6 +367,9 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
     }
     if (reported.ok()) {
       reported = BestOfGrids(request, source, *std::move(reported));
+    }
+    if (reported.ok()) {
+      reported = Polished(request, source, *std::move(reported));
     }
   }
   GP_ASSIGN_OR_RETURN(PlanResult result, std::move(reported));

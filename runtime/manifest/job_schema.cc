@@ -119,7 +119,7 @@ Schema<ParallelismSpec> ParallelismSchema() {
   const auto degree = [] { return WordOr<int64_t>("auto", 0, From<int64_t>(1, kMaxDegree, IntegerValue())); };
   return Schema<P>()
       .Key("tensor", degree(), &P::tensor, "Tensor-parallel degree, inside a node.")
-      .Key("pipeline", degree(), &P::pipeline, "Pipeline stages; auto: all devices of the sites.")
+      .Key("pipeline", degree(), &P::pipeline, "Pipeline ranks, over all sites.")
       .Key("data", degree(), &P::data, "Data-parallel degree, inside a site.")
       .Key("stages_per_rank", WordOr<int32_t>("auto", 0, From<int32_t>(1, kMaxStagesPerRank, Integer32Value())),
            &P::stages_per_rank, "Stages that each pipeline rank runs, in turns; auto: as many as are best.")
@@ -151,9 +151,11 @@ Schema<SearchSpec> SearchSchema() {
       .Key("sequence_length",
            Showing("[max_position_embeddings]", Different(From<int64_t>(1, kMaxSize, IntegerValue()), kMaxChoices)),
            &S::sequence_length, "Candidates for s: lengths that are equivalent for the training.")
-      .Key("max_delta_n", From<int32_t>(0, kMaxDeltaN, Integer32Value()), &S::max_delta_n,
-           "Maximum number of extra forward micro-batches per crossing.")
+      .Key("max_delta_n", OptionalValue("auto", From<int32_t>(0, kMaxDeltaN, Integer32Value())), &S::max_delta_n,
+           "Maximum number of extra forward micro-batches per crossing; auto: what memory allows.")
       .Key("schedule", ChoiceValue(std::move(schedules)), &S::schedule, "Kind of schedule; auto: the best.")
+      .Key("prefer", ChoiceValue<Prefer>({{"speed", Prefer::kSpeed}, {"memory", Prefer::kMemory}}), &S::prefer,
+           "Which of the plans within 3 % of the fastest: it, or the one that takes the least memory.")
       .Key("seed", UnsignedValue(), &S::seed, "Seed of the genetic search: same seed, same plan.")
       .Key("time_budget", From<int64_t>(1, kMaxTimeBudgetNs, DurationValue()), &S::time_budget_ns,
            "The search stops between generations after this.")

@@ -580,7 +580,7 @@ class Exhaustive {
     if (!RowOf(kind).uses_delta_n) {
       return {plan.delta_n};
     }
-    const int32_t most = job_.search.max_delta_n;
+    const int32_t most = MaxDeltaN(job_);
     std::vector<std::vector<int32_t>> all{{}};
     for (const int32_t boundary : plan.Crossings()) {
       std::vector<int32_t> values;

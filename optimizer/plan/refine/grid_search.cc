@@ -336,7 +336,7 @@ class GridSearch {
     if (!RowOf(kind_).uses_delta_n || crossings == 0) {
       return {plan.delta_n};
     }
-    const auto values = static_cast<size_t>(request_.job.search.max_delta_n) + 1;
+    const auto values = static_cast<size_t>(MaxDeltaN(request_.job)) + 1;
     size_t count = 1;
     for (size_t i = 0; i < crossings && count <= kMaxAdvances; ++i) {
       count *= values;

@@ -34,6 +34,10 @@ constexpr int64_t kRoundsGainPpm = 3'000;  // by how much a schedule may still g
 constexpr int64_t kRefinementGapPpm = 200;
 // Gain that a searched schedule must have over a plan by rule, which is easier to understand.
 constexpr int64_t kMinGainPpm = 1'000;
+// How slow crossings are on the rungs of the ladder, in what the slowest stage takes for a micro-batch, and the timed
+// actions of each.
+constexpr double kRungs[] = {1.0 / 16, 0.25, 1, 3};
+constexpr int64_t kRungActions = 4'000'000;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max() / 4;
 
 class Refiner {
@@ -73,6 +77,26 @@ class Refiner {
     return std::move(refinement_);
   }
 
+  // Of this point under its own costs and those of slower crossings the shortest.
+  absl::StatusOr<Refinement> Polish(const SchedulePoint& point) {
+    std::vector<PipelineCosts> rungs = Ladder(point.costs);
+    std::vector<Tried> tried(rungs.size());
+    InParallel(request_.parallel_for, std::ssize(rungs), [&](int64_t i) {
+      const int64_t actions = i == 0 ? kRefinementActions : kRungActions;
+      tried[i] = TryRung(point, std::move(rungs[i]), EvaluationsWithin(point.costs, actions));
+    });
+    for (Tried& each : tried) {
+      GP_RETURN_IF_ERROR(each.status);
+      refinement_.evaluations += each.evaluations;
+      if (each.better.has_value() && each.iteration_ns < best_ns_) {
+        best_ns_ = each.iteration_ns;
+        refinement_.better = std::move(each.better);
+      }
+    }
+    refinement_.stopped_early = Stopped();
+    return std::move(refinement_);
+  }
+
   // Refines at this point alone, with about `actions` timed actions; takes any plan that is not longer than the best so
   // far.
   absl::StatusOr<Refinement> RunAt(const SchedulePoint& point, int64_t actions) {
@@ -95,6 +119,56 @@ class Refiner {
     int64_t evaluations = 0;
     int64_t actions = 0;  // timed for them
   };
+
+  // The costs themselves first, then with every crossing as slow as a rung, the least first.
+  static std::vector<PipelineCosts> Ladder(const PipelineCosts& costs) {
+    std::vector<PipelineCosts> rungs{costs};
+    int64_t period_ns = 1;
+    for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
+      period_ns = std::max(period_ns, costs.forward_ns[stage] + costs.BackwardNs(stage));
+    }
+    for (const double rung : kRungs) {
+      PipelineCosts slower = costs;
+      const auto least_ns = static_cast<int64_t>(rung * static_cast<double>(period_ns));
+      for (BoundaryCost& boundary : slower.boundaries) {
+        boundary.latency_ns = boundary.crosses ? std::max(boundary.latency_ns, least_ns) : boundary.latency_ns;
+      }
+      if (slower.boundaries != rungs.back().boundaries) {
+        rungs.push_back(std::move(slower));
+      }
+    }
+    return rungs;
+  }
+
+  // What is found under `costs` at the point, timed as it is.
+  Tried TryRung(const SchedulePoint& point, PipelineCosts costs, int64_t evaluations) const {
+    Tried tried;
+    tried.point = &point;
+    const AutoOptions options{.seed = request_.job.search.seed,
+                              .evaluations = evaluations,
+                              .stop_gap_ppm = kRefinementGapPpm,
+                              .stop = request_.should_stop};
+    for (int round = 0; round < kMemoryRounds && !Stopped(); ++round) {
+      const absl::StatusOr<AutoSchedule> found = FindSchedule(costs, options);
+      if (!found.ok()) {
+        tried.status = absl::IsFailedPrecondition(found.status()) ? absl::OkStatus() : found.status();
+        break;
+      }
+      tried.evaluations += found->evaluations;
+      absl::StatusOr<RefinedPlan> exact = Exactly(point.plan, *found, point.costs);
+      if (!exact.ok()) {
+        tried.status = exact.status();
+        break;
+      }
+      if (exact->prediction.fits && !LimitAhead(*exact, *costs.memory)) {
+        tried.iteration_ns = exact->prediction.prediction.iteration_ns;
+        tried.better = *std::move(exact);
+        break;
+      }
+      TakeMemory(*exact, round, *costs.memory);
+    }
+    return tried;
+  }
 
   // Searches the best of those that may still become shorter, and of every other mode its best if that is close.
   absl::Status SearchFurther(std::vector<Tried> surveyed) {
@@ -202,12 +276,13 @@ class Refiner {
         tried.status = exact.status();
         break;
       }
-      if (exact->prediction.fits) {
+      if (!exact->prediction.fits) {
+        TakeMemory(*exact, round, *costs.memory);
+      } else if (!LimitAhead(*exact, *costs.memory)) {
         tried.iteration_ns = exact->prediction.prediction.iteration_ns;
         tried.better = *std::move(exact);
         break;
       }
-      TakeMemory(*exact, round, *costs.memory);
     }
     return tried;
   }
@@ -219,6 +294,22 @@ class Refiner {
     GP_ASSIGN_OR_RETURN(PlanPrediction prediction,
                         PredictSchedule(request_.job, plan, std::move(exact), found.schedule));
     return RefinedPlan{std::move(plan), std::move(prediction)};
+  }
+
+  // Where a stage ran farther ahead at one of several crossings than the job lets it, takes the memory for that from it.
+  // False: none did.
+  bool LimitAhead(const RefinedPlan& made, MemoryCosts& memory) const {
+    const std::optional<int32_t>& most = request_.job.search.max_delta_n;
+    const std::vector<int32_t> crossings = made.plan.Crossings();
+    bool exceeds = false;
+    for (size_t i = 0; most.has_value() && i < crossings.size(); ++i) {
+      const int64_t more = made.plan.delta_n[i] - int64_t{*most};
+      if (more > 0) {
+        exceeds = true;
+        memory.static_bytes[crossings[i]] += more * memory.activation_bytes[crossings[i]];
+      }
+    }
+    return exceeds;
   }
 
   // Subtracts memory that a schedule exceeded from that available.
@@ -280,6 +371,21 @@ absl::StatusOr<Refinement> RefineSchedule(const PlanRequest& request, const Cost
   }
   return Refiner(request, source, NeedsMoreStages(request.job) ? kNone : iteration_ns)
       .Run(plan, request.refine_fully ? effort : RefineEffort::kSurvey);
+}
+
+absl::StatusOr<Refinement> PolishSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
+                                          int64_t iteration_ns) {
+  if (!request.refine || !request.refine_fully || request.job.search.schedule != ScheduleKind::kAuto ||
+      request.comm != CommMode::kNonBlocking || !request.fixed_delta_n.empty()) {
+    return Refinement{};
+  }
+  Plan made_to_measure = plan;
+  made_to_measure.schedule = ScheduleKind::kAuto;
+  GP_ASSIGN_OR_RETURN(const SchedulePoint point, SchedulePointOf(request, source, std::move(made_to_measure)));
+  if (point.lower_bound_ns >= iteration_ns) {
+    return Refinement{};
+  }
+  return Refiner(request, source, iteration_ns).Polish(point);
 }
 
 bool NeedsMoreStages(const JobSpec& job) {

@@ -58,4 +58,13 @@ bool NeedsMoreStages(const JobSpec& job);
 absl::StatusOr<Refinement> SearchScheduleAt(const PlanRequest& request, const CostSource& source,
                                             const SchedulePoint& point, int64_t iteration_ns, int64_t actions);
 
+// A schedule for the very stages, b, s and modes of `plan` that is shorter than `iteration_ns`, however little. Besides
+// the plan's own costs it searches those of a ladder of slower crossings, and times what it finds there over the real
+// ones: what hides a slow crossing is as good over a faster one, but a search seldom comes to it from there. The rungs
+// are fractions and multiples of what a micro-batch takes on a stage, not of the crossing's own latency, so that plans
+// for better links begin with all schedules that plans for worse ones begin with. Nothing is tried where RefineSchedule
+// tries nothing. Deterministic unless request.should_stop ends it. Errors as CostsOfPlan's.
+absl::StatusOr<Refinement> PolishSchedule(const PlanRequest& request, const CostSource& source, const Plan& plan,
+                                          int64_t iteration_ns);
+
 }  // namespace geopipe

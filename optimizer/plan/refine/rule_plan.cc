@@ -194,7 +194,7 @@ std::vector<std::vector<int32_t>> DeltaNToTry(const PlanRequest& request, const 
   for (const std::vector<int32_t>& of_boundaries : HidingDeltaN(point.costs)) {
     std::vector<int32_t>& delta_n = tries.emplace_back();
     for (const int32_t boundary : crossings) {
-      delta_n.push_back(std::min(of_boundaries[boundary], request.job.search.max_delta_n));
+      delta_n.push_back(std::min(of_boundaries[boundary], MaxDeltaN(request.job)));
     }
   }
   std::ranges::sort(tries);

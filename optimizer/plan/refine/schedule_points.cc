@@ -104,6 +104,7 @@ absl::StatusOr<SchedulePoint> UnboundedPoint(const PlanRequest& request, const P
   GP_ASSIGN_OR_RETURN(point.costs, CostsOfParts(request.job, parts, point.plan));
   if (RowOf(point.plan.schedule).make == nullptr) {
     CountMessagesInFlight(request.job, point.plan, *point.costs.memory);
+    LimitDeltaN(request.job, point.costs);
   }
   return point;
 }
@@ -145,6 +146,21 @@ bool IsMatched(const SchedulePoint& point, std::vector<SchedulePoint>& points) {
 }
 
 }  // namespace
+
+void LimitDeltaN(const JobSpec& job, PipelineCosts& costs) {
+  if (!job.search.max_delta_n.has_value() || costs.shape.stages != costs.shape.devices || !costs.memory.has_value()) {
+    return;
+  }
+  int64_t ahead = 0;
+  for (int32_t stage = costs.shape.stages - 1; stage >= 0; --stage) {
+    ahead += stage + 1 < costs.shape.stages && costs.boundaries[stage].crosses ? *job.search.max_delta_n : 0;
+    const int64_t most = std::min<int64_t>(costs.shape.micro_batches, costs.shape.stages - stage + ahead);
+    const int32_t device = costs.shape.placement[stage];
+    MemoryCosts& memory = *costs.memory;
+    memory.capacity_bytes[device] = std::min(memory.capacity_bytes[device],
+                                             memory.static_bytes[device] + most * memory.activation_bytes[stage]);
+  }
+}
 
 absl::StatusOr<SchedulePoint> SchedulePointOf(const PlanRequest& request, const CostSource& source, Plan plan) {
   GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request.cluster, source, plan));

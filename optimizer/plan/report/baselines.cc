@@ -120,7 +120,7 @@ Candidate BestGeoPipe(const CandidateModel& model, const std::vector<Candidate>&
   problem.space.genes = {{.role = GeneRole::kChoice, .least = 0, .greatest = static_cast<int32_t>(bases.size()) - 1}};
   for (int32_t crossing = 0; crossing < model.crossings(); ++crossing) {
     problem.space.genes.push_back(
-        {.role = GeneRole::kOrdinal, .least = 0, .greatest = model.job().search.max_delta_n, .rest = 0});
+        {.role = GeneRole::kOrdinal, .least = 0, .greatest = model.max_delta_n(), .rest = 0});
   }
   const auto spell_out = [&](std::span<const int32_t> genome) {
     Candidate candidate = bases[genome.front()];

@@ -12,13 +12,19 @@
 #include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
+namespace {
+
+constexpr int64_t kMaxHidingDeltaN = 64;
+
+}  // namespace
 
 CandidateModel::CandidateModel(const JobSpec& job, CommMode comm, Plan placement)
     : job_(job),
       comm_(comm),
       placement_(std::move(placement)),
       modes_(MemoryModes(job)),
-      crossing_boundaries_(placement_.Crossings()) {}
+      crossing_boundaries_(placement_.Crossings()),
+      max_delta_n_(MaxDeltaN(job)) {}
 
 absl::StatusOr<CandidateModel> CandidateModel::Create(const JobSpec& job, const ClusterSpec& cluster,
                                                       const CostSource& source, CommMode comm, Plan placement) {
@@ -31,6 +37,20 @@ absl::StatusOr<CandidateModel> CandidateModel::Create(const JobSpec& job, const 
     }
   }
   return model;
+}
+
+int64_t CandidateModel::HidingDeltaN(const Point& point) const {
+  const std::vector<int32_t> layers = EvenLayers();
+  int64_t period_ns = 1;
+  for (size_t stage = 0; stage < layers.size(); ++stage) {
+    period_ns = std::max(period_ns, point.loads[stage].fixed_ns + layers[stage] * point.loads[stage].layer_ns);
+  }
+  int64_t most = 0;
+  for (const int32_t boundary : crossing_boundaries_) {
+    const BoundaryCost& cost = point.parts.boundaries[boundary];
+    most = std::max(most, (2 * (cost.latency_ns + cost.serialization_ns + cost.overhead_ns) + period_ns - 1) / period_ns);
+  }
+  return most;
 }
 
 absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSource& source, const MemoryMode& mode,
@@ -49,6 +69,9 @@ absl::Status CandidateModel::AddPoint(const ClusterSpec& cluster, const CostSour
   const std::vector<int64_t> in_flight(placement_.stages.size(), 1);  // the bound does not ask for memory
   const PipelineCosts costs = ComposeCosts(point.parts, point.memory, RangesOf(EvenLayers()), in_flight, comm_);
   GP_RETURN_IF_ERROR(ValidateCosts(costs));
+  if (!job_.search.max_delta_n.has_value()) {
+    max_delta_n_ = std::max(max_delta_n_, static_cast<int32_t>(std::min(HidingDeltaN(point), kMaxHidingDeltaN)));
+  }
   point.least_ns = splits_layers() ? PartialBoundNs(point, {}) : UnsplitBoundNs(costs);
   return absl::OkStatus();
 }

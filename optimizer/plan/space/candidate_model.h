@@ -66,6 +66,8 @@ class CandidateModel {
   const std::vector<int32_t>& crossing_boundaries() const { return crossing_boundaries_; }  // ascending
   int32_t crossings() const { return static_cast<int32_t>(crossing_boundaries_.size()); }
   const std::vector<MemoryMode>& modes() const { return modes_; }
+  // The greatest ΔN of a candidate: the job's, or where it leaves that open enough to hide every crossing, up to 64.
+  int32_t max_delta_n() const { return max_delta_n_; }
   bool splits_layers() const;  // whether the job lets the planner split them otherwise than evenly
   std::vector<int32_t> EvenLayers() const;
 
@@ -100,6 +102,8 @@ class CandidateModel {
  private:
   CandidateModel(const JobSpec& job, CommMode comm, Plan placement);
 
+  // ceil(2 D_k / t) of the crossing that needs most, with evenly split layers.
+  int64_t HidingDeltaN(const Point& point) const;
   absl::Status AddPoint(const ClusterSpec& cluster, const CostSource& source, const MemoryMode& mode,
                         int32_t micro_batch, int32_t sequence);
   Plan Skeleton(const MemoryMode& mode, int32_t micro_batch, int32_t sequence) const;
@@ -112,6 +116,7 @@ class CandidateModel {
   Plan placement_;  // only the ranks and their stages
   std::vector<MemoryMode> modes_;
   std::vector<int32_t> crossing_boundaries_;
+  int32_t max_delta_n_;
   std::vector<Point> points_;
   std::vector<int32_t> index_;  // [(mode * b choices + b) * s choices + s], of a point; -1: there is none
 };

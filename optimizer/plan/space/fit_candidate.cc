@@ -101,7 +101,7 @@ std::vector<int32_t> HidingDeltaN(const CandidateModel& model, const Candidate& 
     const BoundaryCost& cost = point.parts.boundaries[boundary];
     const int64_t round_trip_ns = 2 * (cost.latency_ns + cost.serialization_ns + cost.overhead_ns);
     const int64_t hides = (round_trip_ns + period_ns - 1) / period_ns;
-    delta_n.push_back(static_cast<int32_t>(std::min<int64_t>(hides, model.job().search.max_delta_n)));
+    delta_n.push_back(static_cast<int32_t>(std::min<int64_t>(hides, model.max_delta_n())));
   }
   return delta_n;
 }

@@ -12,7 +12,7 @@ namespace geopipe {
 // fits.
 std::vector<int32_t> BalancedLayers(const CandidateModel& model, const Candidate& candidate);
 
-// ceil(2 D_k / t) of every crossing, search.max_delta_n at most.
+// ceil(2 D_k / t) of every crossing, CandidateModel::max_delta_n at most.
 std::vector<int32_t> HidingDeltaN(const CandidateModel& model, const Candidate& candidate);
 
 // Lowers ΔN alone until the candidate fits or no ΔN is left that could help; true when it fits. Goes from the last

@@ -47,7 +47,7 @@ PlanSpace::PlanSpace(CandidateModel model, Kinds kinds) : model_(std::move(model
   for (int32_t crossing = 0; kinds_.searches_delta_n && crossing < model_.crossings(); ++crossing) {
     genome_space_.genes.push_back({.role = GeneRole::kOrdinal,
                                    .least = 0,
-                                   .greatest = job.search.max_delta_n,
+                                   .greatest = model_.max_delta_n(),
                                    .rest = 0,
                                    .active_for = uses_delta_n});
   }
@@ -66,7 +66,9 @@ absl::StatusOr<PlanSpace::Kinds> PlanSpace::ChooseKinds(const JobSpec& job, size
   Kinds kinds;
   kinds.searched = {SearchedKind(schedule)};
   if (schedule == ScheduleKind::kAuto && fixed_delta_n.empty()) {
-    kinds.searched.push_back(ScheduleKind::kGpipe);  // 1f1b is geopipe with ΔN = 0 everywhere
+    if (!job.search.max_delta_n.has_value() || crossings == 0) {  // gpipe runs ahead with all micro-batches
+      kinds.searched.push_back(ScheduleKind::kGpipe);
+    }  // 1f1b is geopipe with ΔN = 0 everywhere
   }
   if (fixed_delta_n.empty()) {
     return kinds;
