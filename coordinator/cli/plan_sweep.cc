@@ -116,9 +116,7 @@ absl::StatusOr<Sweep> MakeSweep(const SweepFlags& flags, const TimelineFlags& ti
   GP_ASSIGN_OR_RETURN(sweep.axes, ParseSweeps(flags.sweeps, flags.steps));
   sweep.schedules = SplitNames(flags.schedules);
   if (sweep.schedules.empty()) {
-    // A sweep is about geopipe, unless the job is about something else.
-    const ScheduleKind kind = request.job.search.schedule;
-    sweep.schedules = {std::string(ScheduleKindName(kind == ScheduleKind::kAuto ? ScheduleKind::kGeoPipe : kind))};
+    sweep.schedules = {std::string(ScheduleKindName(request.job.search.schedule))};  // the points are the job's plans
   }
   int64_t deadline_ns = 0;
   request.should_stop = [&clock, &deadline_ns] { return clock.NowNs() >= deadline_ns; };
@@ -184,13 +182,13 @@ Table PointTable(const Sweep& sweep) {
         row.push_back(sweep.schedules[schedule]);
       }
       if (result.feasible) {
-        row.insert(row.end(),
-                   {fmt::format("{}", result.plan.micro_batch_size), fmt::format("{}", result.plan.sequence_length),
-                    FormatList(result.plan.delta_n), Iteration(result.prediction.iteration_ns),
-                    HumanPercent(result.prediction.bubble_ratio), Iteration(result.same.iteration_ns),
-                    HumanPercent(result.same.bubble_ratio), HumanPercent(result.BubbleReduction()),
-                    HumanPercent(result.Gain()), Iteration(result.best.iteration_ns),
-                    HumanPercent(result.GainOverBest()), schedule == 0 && IsKnee(sweep, i) ? "< knee" : ""});
+        row.insert(row.end(), {fmt::format("{}", result.plan.micro_batch_size),
+                               fmt::format("{}", result.plan.sequence_length), FormatList(result.plan.delta_n),
+                               Iteration(result.prediction.iteration_ns), HumanPercent(result.prediction.bubble_ratio),
+                               Iteration(result.same.iteration_ns), HumanPercent(result.same.bubble_ratio),
+                               HumanPercent(result.BubbleReduction()), HumanPercent(result.Gain()),
+                               Iteration(result.best.iteration_ns), HumanPercent(result.GainOverBest()),
+                               sweep.points[i].Best() == schedule && IsKnee(sweep, i) ? "< knee" : ""});
       } else {
         row.resize(headings.size(), "-");
         row.back() = "no plan";
@@ -319,7 +317,7 @@ std::string SweepText(const Sweep& sweep) {
         100 * summary.mean_gain, 100 * summary.mean_gain_over_best);
   }
   for (size_t i = 0; i < sweep.points.size(); ++i) {
-    if (!sweep.points[i].results.front().feasible) {
+    if (!sweep.points[i].Best().has_value()) {
       text += fmt::format("no plan at {}: {}\n", Where(sweep, i), sweep.points[i].results.front().reason);
       break;  // the others' reasons are alike
     }
@@ -357,7 +355,7 @@ std::string SweepCsv(const Sweep& sweep) {
           Seconds(result.prediction.lower_bound_ns), Seconds(result.same.iteration_ns), result.same.bubble_ratio,
           result.best.micro_batch_size, result.best.sequence_length, Seconds(result.best.iteration_ns),
           result.best.bubble_ratio, result.BubbleReduction(), result.Gain(), result.GainOverBest(),
-          schedule == 0 && IsKnee(sweep, i) ? 1 : 0, AlternativesCsv(point));
+          point.Best() == schedule && IsKnee(sweep, i) ? 1 : 0, AlternativesCsv(point));
     }
   }
   return csv;
@@ -420,7 +418,7 @@ void SweepFlags::Add(FlagSet& flags) {
   flags.Add("steps", &steps, "N[,N]",
             "Values of each sweep, in equal ratios (ΔN: in equal steps); 13, and every ΔN, if not given.");
   flags.Add("sweep-schedules", &schedules, "NAME[,NAME…]",
-            "Schedules that a sweep searches for; the job's if not given, and geopipe where that is auto.");
+            "Schedules that a sweep searches for; the job's if not given.");
 }
 
 absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& timeline, PlanRequest request,

@@ -26,6 +26,8 @@
 #include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/alternatives.h"
 #include "optimizer/plan/choice_costs.h"
+#include "optimizer/plan/frugal_plan.h"
+#include "optimizer/plan/omissions.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/baselines.h"
 #include "optimizer/plan/report/memory_breakdown.h"
@@ -42,7 +44,8 @@ namespace {
 
 constexpr int32_t kMaxSearchThreads = 16;
 constexpr int32_t kWideTerminal = 100;
-constexpr int64_t kChoicesNs = 7'000'000'000;  // for what other choices would cost
+constexpr int64_t kChoicesNs = 7'000'000'000;     // for what other choices would cost
+constexpr int64_t kOmissionsNs = 20'000'000'000;  // for what the job and the topology leave out
 
 struct PlanFlags {
   CommonFlags common;
@@ -65,6 +68,7 @@ struct Planned {
   PlanFigures figures;
   Alternatives alternatives;
   std::vector<MemoryBreakdown> memory;
+  std::vector<Omission> omissions;
   std::optional<Explanation> explanation;
   int64_t wall_ns = 0;
 };
@@ -139,8 +143,10 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   ThreadPool pool(ThreadPool::Processors(kMaxSearchThreads));
   request.parallel_for = [&pool](int64_t count, const std::function<void(int64_t)>& work) { pool.For(count, work); };
   request.single_site = false;  // the alternatives have it
+  request.weigh_memory = true;
   std::atomic<bool> failed = false;
   PlanRequest alone = request;
+  alone.weigh_memory = false;
   alone.parallel_for = {};
   alone.should_stop = [&] { return failed || clock.NowNs() >= deadline_ns; };
   SitePlanner sites(std::move(alone));
@@ -164,6 +170,8 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
                       std::back_inserter(planned.result.baselines));
   }
   planned.memory = BreakDownMemory(request.job, request.cluster, planned.result);
+  deadline_ns = clock.NowNs() + kOmissionsNs;
+  planned.omissions = CostlyOmissions(request, planned.result);
   if (explain) {
     deadline_ns = clock.NowNs() + kChoicesNs;
     GP_ASSIGN_OR_RETURN(planned.explanation, Explain(request, planned));
@@ -172,6 +180,24 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
 }
 
 std::string_view MethodName(SearchMethod method) { return method == SearchMethod::kGenetic ? "genetic" : "exhaustive"; }
+
+Json OmissionsToJson(const std::vector<Omission>& omissions) {
+  Json json = Json::array();
+  for (const Omission& omission : omissions) {
+    json.push_back(
+        {{"key", omission.key}, {"iteration_s", Seconds(omission.iteration_ns)}, {"says", omission.sentence}});
+  }
+  return json;
+}
+
+// Null where there is nothing to trade.
+Json TradeToJson(const PlanResult& result) {
+  if (!result.traded.has_value()) {
+    return nullptr;
+  }
+  return {{"iteration_s", Seconds(result.traded->iteration_ns)},
+          {"fullest_device_bytes", result.traded->fullest_device_bytes}};
+}
 
 Json ToJson(const Planned& planned) {
   const SearchReport& search = planned.result.search;
@@ -202,6 +228,8 @@ Json ToJson(const Planned& planned) {
             {"memory", MemoryToJson(planned.memory)},
             {"baselines", BaselinesToJson(planned.result.baselines)},
             {"warnings", planned.result.warnings},
+            {"omissions", OmissionsToJson(planned.omissions)},
+            {"memory_for_speed", TradeToJson(planned.result)},
             {"alternatives", AlternativesToJson(planned.alternatives, planned.result)},
             {"search", std::move(report)}};
   if (!planned.result.cost_reports.empty()) {
@@ -211,6 +239,27 @@ Json ToJson(const Planned& planned) {
     json["explanation"] = ExplanationToJson(*planned.explanation, planned.result);
   }
   return json;
+}
+
+// "9.739 s with 68.7 GiB on the fullest device; 9.955 s with 31.2 GiB (search.prefer: memory)". Empty: there is nothing
+// to trade.
+std::string TradeText(const PlanResult& result) {
+  if (!result.traded.has_value()) {
+    return "";
+  }
+  const bool is_fast = result.prediction.iteration_ns <= result.traded->iteration_ns;
+  return fmt::format("memory        {} with {} on the fullest device; {} with {} (search.prefer: {})\n",
+                     HumanDuration(result.prediction.iteration_ns), HumanBytes(FullestDeviceBytes(result.plan)),
+                     HumanDuration(result.traded->iteration_ns), HumanBytes(result.traded->fullest_device_bytes),
+                     is_fast ? "memory" : "speed");
+}
+
+std::string OmissionText(const std::vector<Omission>& omissions) {
+  std::string text;
+  for (const Omission& omission : omissions) {
+    text += fmt::format("left out      {}\n", omission.sentence);
+  }
+  return text;
 }
 
 // Sizes are saturated.
@@ -230,12 +279,14 @@ std::string ToText(const Planned& planned, Rows rows) {
   const PlanResult& result = planned.result;
   const std::string memory =
       MemoryText(planned.memory, result.plan.stages.size() > result.plan.pipeline_ranks.size(), rows);
-  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}{}\n{}{}\n{}",
-                                 PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline,
-                                 result.plan.grid.data, WarningText(result.warnings), PredictionText(result.prediction),
-                                 FiguresText(planned.figures, rows), CostReportText(result.cost_reports, result.plan),
-                                 StageTable(result.plan, rows), memory.empty() ? "" : "\n" + memory,
-                                 BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns));
+  std::string text =
+      fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}{}{}{}\n{}{}\n{}",
+                  PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline, result.plan.grid.data,
+                  WarningText(result.warnings), OmissionText(planned.omissions), TradeText(result),
+                  PredictionText(result.prediction), FiguresText(planned.figures, rows),
+                  CostReportText(result.cost_reports, result.plan), StageTable(result.plan, rows),
+                  memory.empty() ? "" : "\n" + memory,
+                  BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns));
   text += fmt::format("\n{}", AlternativesText(planned.alternatives, result, rows));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),

@@ -77,11 +77,11 @@ struct ParallelismSpec {
 struct SearchSpec {
   std::vector<int64_t> micro_batch_size{1, 2, 4, 8};
   std::vector<int64_t> sequence_length;  // at least one
-  std::optional<int32_t> max_delta_n;  // absent: as memory allows
+  std::optional<int32_t> max_delta_n;    // absent: as memory allows
   ScheduleKind schedule = ScheduleKind::kAuto;
   Prefer prefer = Prefer::kSpeed;
   uint64_t seed = 1;
-  int64_t time_budget_ns = 10'000'000'000;
+  int64_t time_budget_ns = 60'000'000'000;
   int64_t max_evaluations = 4096;
 
   friend bool operator==(const SearchSpec&, const SearchSpec&) = default;
@@ -151,8 +151,8 @@ inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;
 // Most extra forward micro-batches at one crossing.
 inline constexpr int32_t kMaxDeltaN = 1024;
 
-// The greatest ΔN that rules and genomes try: the job's. Where it leaves that open, a few, since what hides a crossing is
-// added to them (CandidateModel::max_delta_n) and schedules made to measure run as far ahead as memory allows.
+// The greatest ΔN that rules and genomes try: the job's. Where it leaves that open, a few, since what hides a crossing
+// is added to them (CandidateModel::max_delta_n) and schedules made to measure run as far ahead as memory allows.
 inline constexpr int32_t kTriedDeltaN = 8;
 inline int32_t MaxDeltaN(const JobSpec& job) { return job.search.max_delta_n.value_or(kTriedDeltaN); }
 

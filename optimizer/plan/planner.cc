@@ -19,6 +19,7 @@
 #include "optimizer/plan/bound/cluster_bound.h"
 #include "optimizer/plan/close_shapes.h"
 #include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/frugal_plan.h"
 #include "optimizer/plan/given_costs.h"
 #include "optimizer/plan/refine/grid_search.h"
 #include "optimizer/plan/refine/mixed_recompute.h"
@@ -28,10 +29,14 @@
 #include "optimizer/plan/report/explain.h"
 #include "optimizer/plan/report/plan_warnings.h"
 #include "optimizer/plan/shape_search.h"
+#include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
 
 namespace geopipe {
 namespace {
+
+// With more, every choice of kMaxPermutedSites of them is too many.
+constexpr size_t kMaxSitesOfSubsets = 6;
 
 // True when the search runs another kind in place of the job's.
 bool IsMadeByRule(const JobSpec& job) {
@@ -309,8 +314,7 @@ absl::StatusOr<PlanResult> BestOfMixed(const PlanRequest& request, const CostSou
 absl::StatusOr<PlanResult> Polished(const PlanRequest& request, const CostSource& source, PlanResult result) {
   PlanRequest same = request;
   same.job = JobOfPlan(request.job, result);
-  GP_ASSIGN_OR_RETURN(Refinement polished,
-                      PolishSchedule(same, source, result.plan, result.prediction.iteration_ns));
+  GP_ASSIGN_OR_RETURN(Refinement polished, PolishSchedule(same, source, result.plan, result.prediction.iteration_ns));
   if (!polished.better.has_value()) {
     result.search.evaluations += polished.evaluations;
     result.search.stopped_early |= polished.stopped_early;
@@ -319,6 +323,94 @@ absl::StatusOr<PlanResult> Polished(const PlanRequest& request, const CostSource
   TakePlan(std::move(polished), result);
   result.search.best_so_far_ns.push_back(result.prediction.iteration_ns);
   return result;
+}
+
+// Every choice of as many sites as all orders of are tried.
+std::vector<std::vector<std::string>> SubsetsOfSites(const ClusterSpec& cluster) {
+  const std::vector<std::string> names = cluster.SiteNames();
+  std::vector<bool> is_in(names.size(), false);
+  std::fill(is_in.begin(), is_in.begin() + std::min<std::ptrdiff_t>(kMaxPermutedSites, std::ssize(names)), true);
+  std::vector<std::vector<std::string>> subsets;
+  do {
+    std::vector<std::string>& subset = subsets.emplace_back();
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (is_in[i]) {
+        subset.push_back(names[i]);
+      }
+    }
+  } while (std::prev_permutation(is_in.begin(), is_in.end()));
+  return subsets;
+}
+
+// The request with no other sites than these.
+PlanRequest AtSites(const PlanRequest& request, const std::vector<std::string>& sites) {
+  PlanRequest at = request;
+  at.weigh_memory = at.single_site = at.cluster_bound = false;
+  at.job.search.prefer = Prefer::kSpeed;
+  const auto is_out = [&](const std::string& name) {
+    return std::ranges::find(sites, SiteOfGroup(name)) == sites.end();
+  };
+  std::erase_if(at.cluster.sites, [&](const SiteSpec& site) { return is_out(site.name); });
+  std::erase_if(at.cluster.links, [&](const LinkSpec& link) { return is_out(link.site_a) || is_out(link.site_b); });
+  return at;
+}
+
+// `result`, or the plan at a few of the job's sites that is faster: of a little too many sites to try all orders, a
+// search through some of them may miss what it finds where there are fewer.
+absl::StatusOr<PlanResult> BestOfFewerSites(const PlanRequest& request, PlanResult result) {
+  const size_t sites = request.cluster.SiteNames().size();
+  if (!request.refine || !request.refine_fully || request.method == SearchMethod::kExhaustive ||
+      !request.job.placement.sites.empty() || sites <= kMaxPermutedSites || sites > kMaxSitesOfSubsets) {
+    return result;
+  }
+  OrderClasses classes(request.cluster);
+  for (const std::vector<std::string>& subset : SubsetsOfSites(request.cluster)) {
+    if (request.should_stop && request.should_stop()) {
+      result.search.stopped_early = true;
+      break;
+    }
+    const PlanRequest fewer = AtSites(request, subset);
+    std::vector<std::string> groups;
+    std::ranges::transform(fewer.cluster.sites, std::back_inserter(groups), &SiteSpec::name);
+    if (!request.profile.has_value() && !classes.IsNew(groups)) {
+      continue;  // another subset costs the same
+    }
+    absl::StatusOr<PlanResult> there = MakePlan(fewer);
+    if (!there.ok()) {
+      continue;
+    }
+    if (there->prediction.iteration_ns < result.prediction.iteration_ns) {
+      result = Instead(request, std::move(result), *std::move(there));
+    } else {
+      result.search.evaluations += there->search.evaluations;
+    }
+  }
+  return result;
+}
+
+// `result`, or with search.prefer memory the plan that takes least of it; says what the other takes.
+absl::StatusOr<PlanResult> Weighed(const PlanRequest& request, const CostSource& source, PlanResult result) {
+  const bool prefers_memory = request.job.search.prefer == Prefer::kMemory;
+  if (!prefers_memory && !request.weigh_memory) {
+    return result;
+  }
+  GP_ASSIGN_OR_RETURN(Refinement frugal, FindFrugalPlan(request, source, result));
+  result.search.stopped_early |= frugal.stopped_early;
+  if (!frugal.better.has_value()) {
+    result.search.evaluations += frugal.evaluations;
+    return result;
+  }
+  const TimeAndMemory fast{result.prediction.iteration_ns, FullestDeviceBytes(result.plan)};
+  if (!prefers_memory) {
+    result.traded =
+        TimeAndMemory{frugal.better->prediction.prediction.iteration_ns, FullestDeviceBytes(frugal.better->plan)};
+    result.search.evaluations += frugal.evaluations;
+    return result;
+  }
+  GP_ASSIGN_OR_RETURN(PlanResult better, ReportGrid(request, source, std::move(frugal)));
+  better = Instead(request, std::move(result), std::move(better));
+  better.traded = fast;
+  return better;
 }
 
 // The search by genome found no plan that fits, or none of the job's kind, for which another stands in there, as
@@ -371,13 +463,29 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
     if (reported.ok()) {
       reported = Polished(request, source, *std::move(reported));
     }
+    if (reported.ok()) {
+      reported = BestOfFewerSites(request, *std::move(reported));
+    }
+    if (reported.ok()) {
+      reported = Weighed(request, source, *std::move(reported));
+    }
   }
   GP_ASSIGN_OR_RETURN(PlanResult result, std::move(reported));
+  // A clock that ended a step is past its end for good.
+  result.search.stopped_early |= request.should_stop && request.should_stop();
   if (request.cluster_bound) {
     result.cluster_bound_ns = ClusterBoundNs(request, source, result.prediction.iteration_ns);
   }
-  if (std::optional<std::string> warning = ShardingWarning(request.job, request.cluster, source, result)) {
-    result.warnings.push_back(*std::move(warning));
+  if (result.search.stopped_early) {
+    result.warnings.push_back(fmt::format(
+        "the search was stopped by search.time_budget, {}, so the same seed may give another plan on a machine that is "
+        "less busy; raise it to be sure",
+        HumanDuration(request.job.search.time_budget_ns)));
+  }
+  if (request.job.parallelism.zero_stage.has_value()) {  // else the planner has weighed it
+    if (std::optional<std::string> warning = ShardingWarning(request.job, request.cluster, source, result)) {
+      result.warnings.push_back(*std::move(warning));
+    }
   }
   return result;
 }

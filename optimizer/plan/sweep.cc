@@ -134,6 +134,17 @@ double SweepResult::Gain() const { return Saved(prediction.iteration_ns, same.it
 
 double SweepResult::GainOverBest() const { return Saved(prediction.iteration_ns, best.iteration_ns); }
 
+std::optional<size_t> SweepPoint::Best() const {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (results[i].feasible &&
+        (!best.has_value() || results[i].prediction.iteration_ns < results[*best].prediction.iteration_ns)) {
+      best = i;
+    }
+  }
+  return best;
+}
+
 const SweepPoint& Sweep::At(size_t first, size_t last) const {
   GP_CHECK(axes.size() == 2);
   return points[first * axes[1].values.size() + last];
@@ -181,7 +192,7 @@ class Sweeper {
   }
 
   absl::Status Fill(PlanRequest at, SweepPoint& point) {
-    std::optional<PlanResult> first;
+    std::optional<PlanResult> best;
     for (size_t i = 0; i < request_.schedules.size(); ++i) {
       Progress();
       GP_ASSIGN_OR_RETURN(at.job.search.schedule, ParseScheduleKind(request_.schedules[i]));
@@ -196,13 +207,13 @@ class Sweeper {
         none_ = absl::FailedPreconditionError(result.reason);
       }
       point.results.push_back(std::move(result));
-      if (i == 0 && planned.ok()) {
-        first = *planned;
+      if (planned.ok() && (!best.has_value() || planned->prediction.iteration_ns < best->prediction.iteration_ns)) {
+        best = *planned;
       }
     }
     if (request_.alternatives) {
       Progress();
-      point.alternatives = FindAlternatives(sites_, at.cluster, first.has_value() ? &*first : nullptr);
+      point.alternatives = FindAlternatives(sites_, at.cluster, best.has_value() ? &*best : nullptr);
     }
     return absl::OkStatus();
   }
@@ -248,8 +259,9 @@ std::optional<size_t> KneeOf(const Sweep& sweep, size_t first) {
   const size_t columns = axis.values.size();
   std::vector<int64_t> iteration_ns;
   for (size_t column = 0; column < columns; ++column) {
-    const SweepResult& result = sweep.points[first * columns + column].results.front();
-    iteration_ns.push_back(result.feasible ? result.prediction.iteration_ns : 0);
+    const SweepPoint& point = sweep.points[first * columns + column];
+    const std::optional<size_t> best = point.Best();
+    iteration_ns.push_back(best.has_value() ? point.results[*best].prediction.iteration_ns : 0);
   }
   const bool less_is_better = axis.key == SweepKey::kLatency;
   if (less_is_better) {

@@ -56,13 +56,16 @@ struct SweepResult {
 struct SweepPoint {
   std::vector<double> at;                         // one value per axis
   std::vector<SweepResult> results;               // one per schedule
-  std::optional<Alternatives> alternatives = {};  // beside the first schedule's plan, where the request wants them
+  std::optional<Alternatives> alternatives = {};  // beside the best of the plans, where the request wants them
+
+  // The schedule whose plan is the shortest, the first of equals; nullopt: there is no plan.
+  std::optional<size_t> Best() const;
 };
 
 struct SweepRequest {
   PlanRequest base;
   std::vector<SweepAxis> axes;         // one, or two of different keys
-  std::vector<std::string> schedules;  // values of search.schedule; tables are about the first one
+  std::vector<std::string> schedules;  // values of search.schedule
   bool alternatives = false;           // also the job's alternatives at every point
   // Called before each plan, and before the alternatives of each point, with how many are done and how many there will
   // be; may be empty.
@@ -90,7 +93,7 @@ inline constexpr double kKneeTolerance = 0.01;
 // the last one (which does not show that more does not help), or there is no value.
 std::optional<size_t> KneeIndex(std::span<const int64_t> iteration_ns);
 
-// The knee along the last axis, as an index into its values, for the first schedule; `first` picks the value of the
+// The knee along the last axis, as an index into its values, of the best plans; `first` picks the value of the
 // first of two axes (0 with one). For latency it is the greatest latency below which less does not help.
 std::optional<size_t> KneeOf(const Sweep& sweep, size_t first = 0);
 

@@ -173,6 +173,8 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
 
 ApplyJob Submission() {
   JobSpec job;
+  job.parallelism.tensor = 1;
+  job.parallelism.data = 1;
   job.name = "tiny";
   job.model = TinyModel(2);
   job.data.paths = {"/data"};

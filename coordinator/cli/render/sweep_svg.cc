@@ -333,7 +333,8 @@ std::string GridSvg(const Sweep& sweep, std::string_view title) {
   HeatMap gain{.title = "iteration time saved, %", .cells = {}};
   for (size_t row = 0; row < up.values.size(); ++row) {
     for (size_t column = 0; column < across.values.size(); ++column) {
-      const SweepResult& result = sweep.At(row, column).results.front();
+      const SweepPoint& point = sweep.At(row, column);
+      const SweepResult& result = point.results[point.Best().value_or(0)];
       bubble.cells.push_back(result.feasible ? 100 * result.BubbleReduction() : NoPlan());
       gain.cells.push_back(result.feasible ? 100 * result.Gain() : NoPlan());
     }

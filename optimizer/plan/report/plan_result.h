@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -58,6 +59,14 @@ struct SearchReport {
   std::vector<RejectedAlternative> rejected;
 };
 
+// How long a plan takes, and what its fullest device holds.
+struct TimeAndMemory {
+  int64_t iteration_ns = 0;
+  int64_t fullest_device_bytes = 0;
+
+  friend bool operator==(const TimeAndMemory&, const TimeAndMemory&) = default;
+};
+
 struct PlanResult {
   Plan plan;
   Prediction prediction;
@@ -67,6 +76,8 @@ struct PlanResult {
   SearchReport search;
   int64_t cluster_bound_ns =
       0;  // of every plan for the job, whatever it leaves open (cluster_bound.h); 0: not asked for
+  // The other of the fastest plan and the one that takes least memory; nullopt: they are one, or it was not asked for.
+  std::optional<TimeAndMemory> traded;
   std::vector<SiteCostReport> cost_reports;  // of the plan's sites in its order; empty without measured durations
   std::vector<std::string> warnings;         // one sentence each: the setting, its cost, the remedy
 };

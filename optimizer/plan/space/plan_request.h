@@ -33,6 +33,7 @@ struct PlanRequest {
   bool refine_fully = true;           // else only a few at every b, s, recompute mode and number of stages
   bool baselines = true;              // also plan the baselines (baselines.h)
   bool single_site = true;            // the best single site, too; unneeded with FindAlternatives
+  bool weigh_memory = false;          // also say what the plan that takes least memory takes (frugal_plan.h)
   bool cluster_bound = true;          // also say how fast the cluster could be at best (cluster_bound.h)
   std::function<bool()> should_stop;  // asked by any thread of parallel_for, too; empty: never stops
   ParallelFor parallel_for;           // how candidates are evaluated; empty: one after the other. The plan is the same

@@ -116,6 +116,8 @@ Federation::Federation(CoordinatorOptions options, StoredState stored)
 
 JobSpec Federation::TinyJob(std::vector<std::string> sites) {
   JobSpec job;
+  job.parallelism.tensor = 1;
+  job.parallelism.data = 1;
   job.name = "tiny";
   job.model = TinyModel();
   job.data.format = DataFormat::kText;

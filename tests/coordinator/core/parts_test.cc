@@ -292,6 +292,8 @@ TEST_CASE("paced workers that stand for devices of known speed measure their mes
   CHECK_FALSE(StandForDevices(paced, allocation));
 
   JobSpec job;
+  job.parallelism.tensor = 1;
+  job.parallelism.data = 1;
   job.model = TinyModel();
   job.training.tokens_per_iteration = 128;
   job.search.micro_batch_size = {1, 2};

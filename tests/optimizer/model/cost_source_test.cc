@@ -25,6 +25,8 @@ SiteSpec SiteNamed(const char* name, DeviceSpec device = kNpu) {
 
 JobSpec JobOf(const ModelSpec& model, int64_t tensor = 1) {
   JobSpec job;
+  job.parallelism.tensor = 1;
+  job.parallelism.data = 1;
   job.model = model;
   job.parallelism.tensor = tensor;
   return job;

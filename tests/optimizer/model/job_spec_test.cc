@@ -10,6 +10,8 @@ namespace {
 
 JobSpec ValidJob() {
   JobSpec job;
+  job.parallelism.tensor = 1;
+  job.parallelism.data = 1;
   job.name = "job";
   job.model = *ModelPreset("llama-2-7b");
   job.training.iterations = 10;

@@ -61,12 +61,12 @@ inline JobSpec Llama13bJob() {
   job.training.tokens_per_iteration = 1 << 20;
   job.precision = Precision::kBf16;
   job.parallelism.tensor = 8;
+  job.parallelism.data = 1;
   job.parallelism.pipeline = 8;
   job.parallelism.sequence_parallel = true;
   job.parallelism.layers = LayerSplit::kEven;
   job.search.micro_batch_size = {1, 2, 4};
   job.search.sequence_length = {2048, 4096};
-  job.search.max_delta_n = 8;
   job.placement.sites = {"north", "east", "west"};
   return job;
 }

@@ -42,7 +42,9 @@ inline PlanRequest RandomRequest(Prng& prng) {
                .max_position_embeddings = 4096};
   job.training.iterations = 10;
   job.precision = Precision::kBf16;
+  job.parallelism.tensor = 1;
   job.parallelism.pipeline = 0;
+  job.parallelism.data = 1;
   job.parallelism.recompute = Recompute::kNone;
   job.parallelism.layers = LayerSplit::kEven;
   job.search.schedule = ScheduleKind::kGeoPipe;
@@ -71,6 +73,13 @@ inline PlanRequest RandomRequest(Prng& prng) {
   return request;
 }
 
+// Takes the limit of ΔN from jobs with `schedule: auto`, where what searches are compared with knows none.
+inline void LeaveDeltaNOpen(JobSpec& job) {
+  if (job.search.schedule == ScheduleKind::kAuto) {
+    job.search.max_delta_n.reset();
+  }
+}
+
 // The same with more of the job left to the search: a chain of 2 to 4 sites, few layers that it splits, often every
 // recompute mode and every schedule kind.
 inline PlanRequest RandomLayeredRequest(Prng& prng) {
@@ -82,6 +91,7 @@ inline PlanRequest RandomLayeredRequest(Prng& prng) {
   }
   job.search.schedule = prng.Chance(1, 2) ? ScheduleKind::kAuto : ScheduleKind::kGeoPipe;
   job.search.max_delta_n = static_cast<int32_t>(prng.Between(3, 12));
+  LeaveDeltaNOpen(job);
   const auto sites = static_cast<size_t>(prng.Between(2, 4));
   int64_t stages = 0;
   request.cluster = {};
@@ -178,6 +188,7 @@ inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
   job.search.micro_batch_size = OneOf<std::vector<int64_t>>(prng, {{1}, {1, 2}, {1, 2, 4}});
   job.search.sequence_length = {512 * prng.Between(1, 4)};
   job.search.max_delta_n = static_cast<int32_t>(prng.Between(0, 8));
+  LeaveDeltaNOpen(job);
   job.training.tokens_per_iteration = job.search.sequence_length.front() * 12 * prng.Between(1, 6);
   job.training.grad_clip = prng.Chance(1, 2) ? std::optional(1.0) : std::nullopt;
   const int64_t sites = prng.Between(1, max_sites);
@@ -229,6 +240,7 @@ inline PlanRequest RandomOpenRequest(Prng& prng) {
   const int64_t s = 512 * prng.Between(1, 2);
   job.search.sequence_length = prng.Chance(1, 3) ? std::vector<int64_t>{s, 2 * s} : std::vector<int64_t>{s};
   job.search.max_delta_n = static_cast<int32_t>(prng.Between(1, 6));
+  LeaveDeltaNOpen(job);
   job.training.tokens_per_iteration = s * OneOf<int64_t>(prng, {8, 12, 16, 24, 32, 48});
   return request;
 }

@@ -70,7 +70,7 @@ TEST_CASE("Every key of a job file counts") {
   CHECK(job->training == training);
   CHECK(job->precision == Precision::kBf16);
   CHECK(job->parallelism == ParallelismSpec{0, 4, 0, 0, true, 2, Recompute::kSelective, Offload::kOptimizer});
-  CHECK(job->search == SearchSpec{{1, 2}, {1024, 2048}, 3, ScheduleKind::kGeoPipe, 7, 2'500'000'000, 100});
+  CHECK(job->search == SearchSpec{{1, 2}, {1024, 2048}, 3, ScheduleKind::kGeoPipe, Prefer::kMemory, 7, 2'500'000'000, 100});
   CHECK(job->placement.sites.empty());
   CHECK(job->checkpoint == CheckpointSpec{"/jobs/checkpoints/", 100, 5, 1});
   CHECK(job->replan == ReplanSpec{0.2, 0.05, 3, true});
@@ -198,7 +198,7 @@ TEST_CASE("Values out of range are found at their place") {
       {"parallelism", "zero_stage", "4", "from 0 to 3, or auto"},
       {"search", "micro_batch_size", "[2, 2]", "1 to 64 different values"},
       {"search", "sequence_length", "[]", "1 to 64 different values"},
-      {"search", "max_delta_n", "1025", "from 0 to 1024"},
+      {"search", "max_delta_n", "1025", "from 0 to 1024, or auto"},
       {"search", "time_budget", "0s", "from 1ns to 1000h"},
       {"search", "max_evaluations", "0", "at least 1"},
       {"checkpoint", "keep", "0", "at least 1"},

@@ -80,6 +80,8 @@ std::string SomeText() {
 
 JobSpec SmallJob(const std::string& text_path) {
   JobSpec job;
+  job.parallelism.tensor = 1;
+  job.parallelism.data = 1;
   job.name = "small";
   job.model.hidden_size = 16;
   job.model.intermediate_size = 24;

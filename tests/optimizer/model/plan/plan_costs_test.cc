@@ -19,6 +19,8 @@ struct Fixture {
   Plan plan;
 
   Fixture() {
+    job.parallelism.tensor = 1;
+    job.parallelism.data = 1;
     job.model = TinyModel();
     job.model.intermediate_size = 160;
     job.model.num_attention_heads = 8;

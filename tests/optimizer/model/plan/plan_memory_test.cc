@@ -17,6 +17,8 @@ struct FourStages {
   Plan plan;
 
   FourStages() {
+    job.parallelism.tensor = 1;
+    job.parallelism.data = 1;
     job.model = *ModelPreset("llama-2-7b");
     plan.schedule = ScheduleKind::kGeoPipe;
     plan.micro_batch_size = 1;
