@@ -53,7 +53,7 @@ TEST_CASE("seeds hide the round trip: ceil(2 D / t)") {
       const auto hides = [&](const BoundaryCost& boundary) {
         const int64_t round_trip_ns = 2 * (boundary.latency_ns + boundary.serialization_ns);
         return static_cast<int32_t>(
-            std::min<int64_t>((round_trip_ns + period_ns - 1) / period_ns, space->model().max_delta_n()));
+            std::min<int64_t>((round_trip_ns + period_ns - 1) / period_ns, space.model().max_delta_n()));
       };
       genome[4] = hides(costs.boundaries[2]);
       genome[5] = hides(costs.boundaries[4]);
