@@ -24,7 +24,7 @@ inline constexpr size_t kRecomputeModes = 3;
 enum class LayerSplit : uint8_t { kAuto, kEven };        // auto: so that stages balance
 enum class Recovery : uint8_t { kCheckpoint, kMemory };  // where a state is kept that outlives a worker
 enum class SearchMethod : uint8_t { kGenetic, kExhaustive };
-// What decides between plans that are nearly as fast as each other.
+// Decides between plans that are nearly as fast as each other.
 enum class Prefer : uint8_t { kSpeed, kMemory };
 
 // Tokens of data.tokenizer byte: 256 bytes, begin and end of text.

@@ -12,7 +12,7 @@
 
 namespace geopipe {
 
-// By how much a plan that holds less may be longer: 3 %.
+// A plan that holds less may be longer by this: 3 %.
 inline constexpr int64_t kFrugalPpm = 30'000;
 
 // Bytes of the fullest device.

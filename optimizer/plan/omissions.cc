@@ -15,9 +15,9 @@
 namespace geopipe {
 namespace {
 
-// What is assumed of a fabric that a topology does not describe: a rail of 400 Gbps for each device, as DGX H100 has
-// (NVIDIA DGX H100 user guide: eight ConnectX-7). And of devices that do not say how they reach each other: PCIe 4.0
-// x16, per direction.
+// A fabric that a topology does not describe is assumed to have a rail of 400 Gbps for each device, as DGX H100 has
+// (NVIDIA DGX H100 user guide: eight ConnectX-7); devices that do not say how they reach each other, PCIe 4.0 x16, per
+// direction.
 constexpr double kRailBytesPerS = 50e9;
 constexpr int64_t kRailLatencyNs = 5'000;
 constexpr double kPcieBytesPerS = 32e9;
@@ -157,7 +157,7 @@ class Supplies {
   std::vector<Supplied> all_;
 };
 
-// What an iteration takes with it; nullopt: it is not worth a word.
+// Returns what an iteration takes with it; nullopt: it is not worth a word.
 std::optional<int64_t> WorthOf(PlanRequest request, int64_t iteration_ns) {
   const auto is_worth = [&](const absl::StatusOr<PlanResult>& planned) {
     return planned.ok() && planned->prediction.iteration_ns <= iteration_ns - iteration_ns / 1'000'000 * kOmissionPpm;

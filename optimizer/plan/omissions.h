@@ -1,5 +1,5 @@
-// What a job or its topology leaves unsaid and pays for: figures without which the planner has to leave devices unused
-// or share links, and choices that are pinned where `auto` is much faster.
+// Finds what a job or its topology leaves unsaid and pays for: figures without which the planner has to leave devices
+// unused or share links, and choices that are pinned where `auto` is much faster.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// Whether plans agree with each other.
+// Checks that plans agree with each other.
 //
 // `consistency_bench pairs [pairs] [seed] [first]`: small open jobs on random clusters of up to 64 devices, each
 // planned again on a cluster that is better in one thing; prints every pair whose plan is slower there by more than

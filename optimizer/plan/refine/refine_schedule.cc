@@ -34,8 +34,8 @@ constexpr int64_t kRoundsGainPpm = 3'000;  // by how much a schedule may still g
 constexpr int64_t kRefinementGapPpm = 200;
 // Gain that a searched schedule must have over a plan by rule, which is easier to understand.
 constexpr int64_t kMinGainPpm = 1'000;
-// How slow crossings are on the rungs of the ladder, in what the slowest stage takes for a micro-batch, and the timed
-// actions of each.
+// Latencies of crossings on the rungs of the ladder, in what the slowest stage takes for a micro-batch, and the timed
+// actions of each rung.
 constexpr double kRungs[] = {1.0 / 16, 0.25, 1, 3};
 constexpr int64_t kRungActions = 4'000'000;
 constexpr int64_t kNone = std::numeric_limits<int64_t>::max() / 4;
@@ -77,7 +77,7 @@ class Refiner {
     return std::move(refinement_);
   }
 
-  // Of this point under its own costs and those of slower crossings the shortest.
+  // Finds the shortest at this point under its own costs and those of slower crossings.
   absl::StatusOr<Refinement> Polish(const SchedulePoint& point) {
     std::vector<PipelineCosts> rungs = Ladder(point.costs);
     std::vector<Tried> tried(rungs.size());
@@ -140,7 +140,7 @@ class Refiner {
     return rungs;
   }
 
-  // What is found under `costs` at the point, timed as it is.
+  // Searches under `costs` and times what it finds under the point's own.
   Tried TryRung(const SchedulePoint& point, PipelineCosts costs, int64_t evaluations) const {
     Tried tried;
     tried.point = &point;
@@ -296,8 +296,8 @@ class Refiner {
     return RefinedPlan{std::move(plan), std::move(prediction)};
   }
 
-  // Where a stage ran farther ahead at one of several crossings than the job lets it, takes the memory for that from it.
-  // False: none did.
+  // Where a stage ran farther ahead at one of several crossings than the job lets it, takes the memory for that from
+  // it. False: none did.
   bool LimitAhead(const RefinedPlan& made, MemoryCosts& memory) const {
     const std::optional<int32_t>& most = request_.job.search.max_delta_n;
     const std::vector<int32_t> crossings = made.plan.Crossings();

@@ -157,8 +157,8 @@ void LimitDeltaN(const JobSpec& job, PipelineCosts& costs) {
     const int64_t most = std::min<int64_t>(costs.shape.micro_batches, costs.shape.stages - stage + ahead);
     const int32_t device = costs.shape.placement[stage];
     MemoryCosts& memory = *costs.memory;
-    memory.capacity_bytes[device] = std::min(memory.capacity_bytes[device],
-                                             memory.static_bytes[device] + most * memory.activation_bytes[stage]);
+    memory.capacity_bytes[device] =
+        std::min(memory.capacity_bytes[device], memory.static_bytes[device] + most * memory.activation_bytes[stage]);
   }
 }
 

@@ -119,8 +119,7 @@ Candidate BestGeoPipe(const CandidateModel& model, const std::vector<Candidate>&
   SearchProblem problem;
   problem.space.genes = {{.role = GeneRole::kChoice, .least = 0, .greatest = static_cast<int32_t>(bases.size()) - 1}};
   for (int32_t crossing = 0; crossing < model.crossings(); ++crossing) {
-    problem.space.genes.push_back(
-        {.role = GeneRole::kOrdinal, .least = 0, .greatest = model.max_delta_n(), .rest = 0});
+    problem.space.genes.push_back({.role = GeneRole::kOrdinal, .least = 0, .greatest = model.max_delta_n(), .rest = 0});
   }
   const auto spell_out = [&](std::span<const int32_t> genome) {
     Candidate candidate = bases[genome.front()];

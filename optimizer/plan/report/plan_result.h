@@ -59,7 +59,7 @@ struct SearchReport {
   std::vector<RejectedAlternative> rejected;
 };
 
-// How long a plan takes, and what its fullest device holds.
+// Tells how long a plan takes, and what its fullest device holds.
 struct TimeAndMemory {
   int64_t iteration_ns = 0;
   int64_t fullest_device_bytes = 0;

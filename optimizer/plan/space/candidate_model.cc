@@ -48,7 +48,8 @@ int64_t CandidateModel::HidingDeltaN(const Point& point) const {
   int64_t most = 0;
   for (const int32_t boundary : crossing_boundaries_) {
     const BoundaryCost& cost = point.parts.boundaries[boundary];
-    most = std::max(most, (2 * (cost.latency_ns + cost.serialization_ns + cost.overhead_ns) + period_ns - 1) / period_ns);
+    most =
+        std::max(most, (2 * (cost.latency_ns + cost.serialization_ns + cost.overhead_ns) + period_ns - 1) / period_ns);
   }
   return most;
 }
