@@ -15,6 +15,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/file_format.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe {
@@ -22,16 +23,26 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Whether `path` names a descriptor that this process was given, as a shell's <(...) does: it may be a pipe.
+bool IsGiven(const fs::path& path) {
+  const std::string& name = path.native();
+  return name == "/dev/stdin" || name.starts_with("/dev/fd/") || name.starts_with("/proc/self/fd/");
+}
+
+// Never waits for a writer, a device or a lock. `path` is a regular file, or was given.
 absl::StatusOr<UniqueFd> OpenForReading(const fs::path& path, struct stat* info) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
-  if (!fd.valid()) {
+  const bool is_given = IsGiven(path);
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (is_given ? 0 : O_NONBLOCK)));
+  if (!fd.valid() && errno == ENXIO) {
+    return absl::InvalidArgumentError(
+        fmt::format("cannot read {}: it is a socket or a device; name a file", path.string()));
+  }
+  if (!fd.valid() || fstat(fd.get(), info) != 0) {
     return ErrnoStatus(errno, fmt::format("cannot read {}", path.string()));
   }
-  if (fstat(fd.get(), info) != 0) {
-    return ErrnoStatus(errno, fmt::format("cannot read {}", path.string()));
-  }
-  if (S_ISDIR(info->st_mode)) {
-    return absl::InvalidArgumentError(fmt::format("cannot read {}: it is a folder; name a file", path.string()));
+  if (S_ISDIR(info->st_mode) || (!is_given && !S_ISREG(info->st_mode))) {
+    return absl::InvalidArgumentError(
+        fmt::format("cannot read {}: it is {}; name a file", path.string(), KindOfFile(info->st_mode)));
   }
   return fd;
 }

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "runtime/base/file_format.h"
 
 namespace geopipe {
 namespace {
@@ -23,6 +24,8 @@ absl::Status OpenError(const std::string& path, int error) {
     case EPERM:
       return absl::PermissionDeniedError(
           fmt::format("{}: not readable by user id {}; give it read permission", path, geteuid()));
+    case ENXIO:
+      return absl::FailedPreconditionError(fmt::format("{}: is a socket or a device; name a regular file", path));
     default:
       return absl::FailedPreconditionError(fmt::format("{}: cannot be opened: {}", path, std::strerror(error)));
   }
@@ -31,13 +34,18 @@ absl::Status OpenError(const std::string& path, int error) {
 }  // namespace
 
 absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  // Without O_NONBLOCK opening a named pipe waits for its writer.
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
     return OpenError(path, errno);
   }
   struct stat status {};
-  if (fstat(fd.get(), &status) != 0 || !S_ISREG(status.st_mode)) {
-    return absl::FailedPreconditionError(fmt::format("{}: not a regular file; name a file", path));
+  if (fstat(fd.get(), &status) != 0) {
+    return OpenError(path, errno);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return absl::FailedPreconditionError(
+        fmt::format("{}: is {}; name a regular file", path, KindOfFile(status.st_mode)));
   }
   return InputFile(path, std::move(fd), status.st_size);
 }

@@ -18,7 +18,8 @@ namespace geopipe {
 // Move-only. Any thread may read.
 class InputFile {
  public:
-  // NotFound, PermissionDenied, FailedPrecondition (not a regular file): each names the path.
+  // NotFound, PermissionDenied, FailedPrecondition (not a regular file): each names the path. Never waits, whatever
+  // stands there.
   static absl::StatusOr<InputFile> Open(const std::string& path);
 
   // The bytes [offset, offset + out.size()). DataLoss: the system cannot read them, or the file has become shorter;

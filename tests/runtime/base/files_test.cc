@@ -1,8 +1,11 @@
 #include "runtime/base/files.h"
 
+#include <fcntl.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <catch2/catch.hpp>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,6 +15,7 @@
 #include "runtime/base/suggest.h"
 #include "runtime/base/version.h"
 #include "tests/support/fake_clock.h"
+#include "tests/support/temp_dir.h"
 
 namespace geopipe {
 namespace {
@@ -68,13 +72,31 @@ TEST_CASE("Files are read whole, in part or refused") {
   CHECK_FALSE(fs::exists(path));
 }
 
+TEST_CASE("A text is read from regular files and descriptors that were given, and nothing is waited for") {
+  const TempDir dir;
+  const std::string pipe = dir.path() + "/pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(ReadFile(pipe, 10).status().message() == "cannot read " + pipe + ": it is a named pipe; name a file");
+  CHECK(ReadFileTail(pipe, 10).status().message() == "cannot read " + pipe + ": it is a named pipe; name a file");
+  CHECK(ReadFile("/dev/zero", 10).status().message() == "cannot read /dev/zero: it is a character device; name a file");
+  CHECK(ReadFile("/dev/null", 10).status().message() == "cannot read /dev/null: it is a character device; name a file");
+  int ends[2] = {-1, -1};
+  REQUIRE(pipe2(ends, O_CLOEXEC) == 0);
+  const UniqueFd given(ends[0]);
+  {
+    const UniqueFd writer(ends[1]);
+    REQUIRE(write(writer.get(), "hello", 5) == 5);
+  }
+  CHECK(ReadFile("/dev/fd/" + std::to_string(given.get()), 10).value() == "hello");
+}
+
 TEST_CASE("What is no regular file is written to, and a symbolic link stays one") {
   auto folder = TempFolder::Create("geopipe-files-");
   REQUIRE(folder.ok());
   const fs::path fifo = folder->path() / "fifo";
   REQUIRE(mkfifo(fifo.c_str(), 0600) == 0);
   std::string read;
-  std::thread reader([&] { read = ReadFile(fifo, 100).value_or("nothing"); });
+  std::thread reader([&] { std::getline(std::ifstream(fifo), read); });
   CHECK(WriteFileAtomically(fifo, "through").ok());
   reader.join();
   CHECK(read == "through");

@@ -1,6 +1,11 @@
 #include "runtime/base/input_file.h"
 
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+
 #include <catch2/catch.hpp>
+#include <cstring>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -46,7 +51,21 @@ TEST_CASE("what cannot be read is named") {
   CHECK(missing.status().code() == absl::StatusCode::kNotFound);
   CHECK(missing.status().message() == dir.path() + "/missing: no such file on this node");
   const auto folder = InputFile::Open(dir.path());
-  CHECK(folder.status().message() == dir.path() + ": not a regular file; name a file");
+  CHECK(folder.status().message() == dir.path() + ": is a folder; name a regular file");
+}
+
+TEST_CASE("what would have to be waited for is refused at once, by its name") {
+  const TempDir dir;
+  const std::string pipe = dir.path() + "/pipe";
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(InputFile::Open(pipe).status().message() == pipe + ": is a named pipe; name a regular file");
+  CHECK(InputFile::Open("/dev/zero").status().message() == "/dev/zero: is a character device; name a regular file");
+  const std::string path = dir.path() + "/socket";
+  const UniqueFd socket(::socket(AF_UNIX, SOCK_STREAM, 0));
+  sockaddr_un address{.sun_family = AF_UNIX, .sun_path = {}};
+  std::strncpy(address.sun_path, path.c_str(), sizeof(address.sun_path) - 1);
+  REQUIRE(bind(socket.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0);
+  CHECK(InputFile::Open(path).status().message() == path + ": is a socket or a device; name a regular file");
 }
 
 }  // namespace

@@ -41,7 +41,7 @@ TEST_CASE("what cannot be mapped is named") {
   CHECK(missing.status().message() == dir.path() + "/missing: no such file on this node");
   const auto folder = MappedFile::Open(dir.path());
   CHECK(folder.status().code() == absl::StatusCode::kFailedPrecondition);
-  CHECK(folder.status().message() == dir.path() + ": not a regular file; name a file");
+  CHECK(folder.status().message() == dir.path() + ": is a folder; name a regular file");
 }
 
 }  // namespace
