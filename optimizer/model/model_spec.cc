@@ -77,9 +77,10 @@ absl::Status ValidateModel(const ModelSpec& model) {
                     model.num_key_value_heads, model.num_attention_heads));
   }
   if (model.head_dim() % 2 != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("model.hidden_size is {}, which makes the size of {} attention heads {}; it must be even",
-                    model.hidden_size, model.num_attention_heads, model.head_dim()));
+    return absl::InvalidArgumentError(fmt::format(
+        "model.num_attention_heads is {}; head size (hidden_size / num_attention_heads) is then {}, it must "
+        "be even",
+        model.num_attention_heads, model.head_dim()));
   }
   return absl::OkStatus();
 }

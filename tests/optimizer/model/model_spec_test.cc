@@ -41,7 +41,7 @@ TEST_CASE("a model that cannot be built is refused by key and rule") {
       {[](ModelSpec& m) { m.num_key_value_heads = 5; },
        "model.num_key_value_heads is 5; it must divide model.num_attention_heads 32"},
       {[](ModelSpec& m) { m.num_attention_heads = m.num_key_value_heads = 4096; },
-       "model.hidden_size is 4096, which makes the size of 4096 attention heads 1; it must be even"},
+       "model.num_attention_heads is 4096; head size (hidden_size / num_attention_heads) is then 1, it must be even"},
   };
   for (const Case& c : cases) {
     ModelSpec model = *ModelPreset("llama-2-7b");

@@ -81,26 +81,25 @@ TEST_CASE("A config that is written is read back") {
 }
 
 TEST_CASE("What the engine does not compute is refused with place, key, value and remedy") {
-  const std::string only = "; only ";
-  CHECK(ConfigError("[1]") == "config.json: no JSON object; it must be a model's config.json");
-  CHECK(ConfigError("{\"a\": ") == "config.json:1:1: not valid YAML: end of map flow not found");
+  CHECK(ConfigError("[1]") == "config.json:1:1: no JSON object; it must be a model's config.json");
+  CHECK(ConfigError("{\"a\": ") ==
+        "config.json:1:7: not valid JSON: the end of the file stands where a value is needed");
   CHECK(ConfigError("{}") == "config.json: hidden_size: missing; a Llama model needs it");
   CHECK(ConfigError(Config(R"(, "num_key_value_heads": "two")")) ==
-        "config.json:2:94: num_key_value_heads: 'two' is not a whole number; write it like 1048576");
-  CHECK(ConfigError(R"({"model_type": "gpt2"})") ==
-        "config.json:1:16: model_type: is 'gpt2'" + only + "llama is supported");
+        "config.json:2:94: num_key_value_heads: is the text 'two'; write the value without quotes");
+  CHECK(ConfigError(Config(R"(, "tie_word_embeddings": "true")")) ==
+        "config.json:2:94: tie_word_embeddings: is the text 'true'; write the value without quotes");
+  CHECK(ConfigError(R"({"model_type": "gpt2"})") == "config.json:1:16: model_type: is 'gpt2'; only llama is supported");
   CHECK(ConfigError(Config(R"(, "num_key_value_heads": 3)")) ==
-        "config.json: model.num_key_value_heads is 3; it must divide model.num_attention_heads 4");
+        "config.json:2:94: num_key_value_heads: is 3; it must divide model.num_attention_heads 4");
   CHECK(ConfigError(Config(R"(, "head_dim": 32)")) ==
-        "config.json:2:83: head_dim: is '32'" + only + "16, its hidden_size / num_attention_heads, is supported");
+        "config.json:2:83: head_dim: is '32'; only hidden_size / num_attention_heads, 64 / 4, is supported");
   const auto [given, key] = GENERATE(table<std::string, std::string>({
       {R"("attention_bias": true)", "attention_bias"},
       {R"("mlp_bias": true)", "mlp_bias"},
       {R"("hidden_act": "gelu")", "hidden_act"},
       {R"("attention_dropout": 0.1)", "attention_dropout"},
       {R"("pretraining_tp": 2)", "pretraining_tp"},
-      {R"("architectures": ["LlamaForSequenceClassification"])", "architectures"},
-      {R"("layer_types": ["sliding_attention"])", "layer_types"},
       {R"("sliding_window": 4096)", "sliding_window"},
       {R"("use_sliding_window": true, "sliding_window": 4096)", "use_sliding_window"},
       {R"("partial_rotary_factor": 0.5)", "partial_rotary_factor"},
@@ -111,6 +110,14 @@ TEST_CASE("What the engine does not compute is refused with place, key, value an
       {R"("rope_scaling": {"type": "linear", "factor": 8.0})", "type"},
       {R"("rope_parameters": {"rope_type": "yarn", "rope_theta": 5e5})", "rope_type"},
       {R"("rope_parameters": {"rope_type": "default", "partial_rotary_factor": 0.5})", "partial_rotary_factor"},
+      {R"("rope_parameters": {"full_attention": {"rope_type": "default"}})", "rope_parameters.full_attention"},
+      {R"("rope_theta": 7, "rope_parameters": {"rope_type": "default", "rope_theta": 8})",
+       "rope_parameters.rope_theta"},
+      {R"("num_local_experts": 8)", "num_local_experts"},
+      {R"("n_routed_experts": 256)", "n_routed_experts"},
+      {R"("attn_logit_softcapping": 50.0)", "attn_logit_softcapping"},
+      {R"("embedding_multiplier": 12.0)", "embedding_multiplier"},
+      {R"("text_config": {"hidden_size": 64})", "text_config"},
       {R"("hidden_size": 0)", "hidden_size"},
       {R"("rms_norm_eps": -1)", "rms_norm_eps"},
   }));
@@ -118,6 +125,66 @@ TEST_CASE("What the engine does not compute is refused with place, key, value an
   CAPTURE(given, error);
   CHECK(error.find(key + ": is ") != std::string::npos);
   CHECK(error.starts_with("config.json:1:"));
+}
+
+TEST_CASE("Another family of models is refused by its name, wherever it stands") {
+  const auto [given, error] = GENERATE(table<std::string, std::string>({
+      {R"("attention_bias": true, "architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2")",
+       "config.json:1:44: architectures: names Qwen2ForCausalLM; only LlamaForCausalLM is supported"},
+      {R"("model_type": "mistral", "sliding_window": 4096)",
+       "config.json:1:16: model_type: is 'mistral'; only llama is supported"},
+      {R"("hidden_act": "gelu", "model_type": "mixtral", "num_local_experts": 8)",
+       "config.json:1:38: model_type: is 'mixtral'; only llama is supported"},
+      {R"("architectures": ["GemmaForCausalLM"])",
+       "config.json:1:20: architectures: names GemmaForCausalLM; only LlamaForCausalLM is supported"},
+      {R"("architectures": "Phi3ForCausalLM")",
+       "config.json:1:19: architectures: is 'Phi3ForCausalLM'; only LlamaForCausalLM is supported"},
+      {R"("architectures": ["LlamaForCausalLM", "LlamaForSequenceClassification"])",
+       "config.json:1:40: architectures: names LlamaForSequenceClassification; only LlamaForCausalLM is supported"},
+      {R"("layer_types": ["full_attention", "sliding_attention"])",
+       "config.json:1:36: layer_types: names sliding_attention; only full_attention is supported"},
+      {R"("num_local_experts": 8)", "config.json:1:23: num_local_experts: is '8'; only 0 is supported"},
+      {R"("hidden_act": "gelu")", "config.json:1:16: hidden_act: is 'gelu'; only silu is supported"},
+      {R"("rope_scaling": {"rope_type": "llama3", "factor": 8.0})",
+       "config.json:1:32: rope_scaling.rope_type: is 'llama3'; only default is supported"},
+      {R"("rope_parameters": {"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0})",
+       "config.json:1:35: rope_parameters.rope_type: is 'llama3'; only default is supported"},
+      {R"("quantization_config": {"bits": 4})",
+       "config.json:1:25: quantization_config: is a map; only null is supported"},
+  }));
+  CHECK(ConfigError("{" + given + "}") == error);
+}
+
+TEST_CASE("A head size of its own is named before the heads are found not to divide the model") {
+  CHECK(ConfigError(R"({"hidden_size": 56, "intermediate_size": 112, "num_hidden_layers": 3, "num_attention_heads": 6,
+ "num_key_value_heads": 2, "vocab_size": 160, "head_dim": 16})") ==
+        "config.json:2:59: head_dim: is '16'; only hidden_size / num_attention_heads, 56 / 6, is supported");
+  CHECK(
+      ConfigError(R"({"hidden_size": 48, "intermediate_size": 112, "num_hidden_layers": 3, "num_attention_heads": 48,
+ "vocab_size": 160})") ==
+      "config.json:1:94: num_attention_heads: is 48; head size (hidden_size / num_attention_heads) is then 1, it must "
+      "be even");
+}
+
+TEST_CASE("Names may hold every character that JSON can escape") {
+  CHECK(ParseHfConfig(Config(R"(, "_name_or_path": "tiny \ud83e\udd99 model")"), "c").ok());
+}
+
+TEST_CASE("What lies in the place of a model is named") {
+  const TempDir dir;
+  const auto error = [&] { return std::string(ReadHfConfig(dir.path()).status().message()); };
+  CHECK(error() == "cannot read " + dir.path() + "/config.json: No such file or directory");
+  dir.Write("adapter_config.json", "{}");
+  CHECK(error() == dir.path() +
+                       ": no config.json is there; it holds a LoRA adapter (adapter_config.json); merge it into "
+                       "its base model first (merge_and_unload of peft)");
+  const std::string gguf = dir.Write("m.gguf", "GGUF" + std::string(100, 'x'));
+  CHECK(std::string(ReadHfConfig(gguf).status().message())
+            .starts_with(gguf + ": no config.json is there; it is a GGUF file (llama.cpp); name a folder with"));
+  dir.Write("config.json", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab\nsize 13421\n");
+  CHECK(error() == dir.path() +
+                       "/config.json: is a Git LFS pointer, not JSON; fetch the file that it stands for: git "
+                       "lfs pull");
 }
 
 TEST_CASE("A job's model must be that of the directory") {
