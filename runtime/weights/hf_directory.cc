@@ -3,41 +3,65 @@
 #include <fmt/format.h>
 
 #include <functional>
-#include <nlohmann/json.hpp>
+#include <optional>
 #include <set>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
+#include "runtime/base/config/json_reader.h"
+#include "runtime/base/format_of_file.h"
 #include "runtime/base/mapped_file.h"
-#include "runtime/weights/json_text.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::string_view kSingleFile = "model.safetensors";
 constexpr std::string_view kIndexFile = "model.safetensors.index.json";
+constexpr std::string_view kHead = "lm_head.weight";
+constexpr std::string_view kEmbedding = "model.embed_tokens.weight";
 
-// "weight_map" of the index: tensor name to the name of a file beside it.
-absl::StatusOr<std::map<std::string, std::string, std::less<>>> ParseIndex(const MappedFile& file) {
-  const json root = ParseJson({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()});
-  if (!root.is_object() || !root.contains("weight_map") || !root["weight_map"].is_object()) {
+// The index of shards.
+struct ShardIndex {
+  std::map<std::string, std::string, std::less<>> file_of;  // "weight_map": tensor name to the name of a file beside it
+  std::optional<double> total_bytes;                        // "metadata.total_size"
+};
+
+absl::StatusOr<ShardIndex> ParseIndex(const MappedFile& file) {
+  GP_ASSIGN_OR_RETURN(
+      const YamlDocument document,
+      ParseJsonDocument({reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size()}, file.path()));
+  const YamlEntry* map = document.root.Find("weight_map");
+  if (map == nullptr || !map->value.is_map()) {
     return absl::InvalidArgumentError(
         fmt::format("{}: no JSON object with a \"weight_map\"; copy or download the file again", file.path()));
   }
-  std::map<std::string, std::string, std::less<>> file_of;
-  for (const auto& [tensor, shard] : root["weight_map"].items()) {
-    if (!shard.is_string() || shard.get<std::string>().find('/') != std::string::npos) {
+  ShardIndex index;
+  for (const YamlEntry& entry : map->value.entries) {
+    const std::string& shard = entry.value.scalar;
+    if (!entry.value.quoted || shard.empty() || shard == "." || shard == ".." || shard.find('/') != std::string::npos) {
       return absl::InvalidArgumentError(
           fmt::format("{}: tensor {} is mapped to {}, which is not the name of a file beside the index", file.path(),
-                      tensor, shard.is_string() ? shard.dump() : shard.type_name()));
+                      Printable(entry.key), Printable(entry.value.Description())));
     }
-    file_of.emplace(tensor, shard.get<std::string>());
+    index.file_of.emplace(entry.key, shard);
   }
-  return file_of;
+  const YamlEntry* metadata = document.root.Find("metadata");
+  const YamlEntry* total = metadata == nullptr ? nullptr : metadata->value.Find("total_size");
+  if (total != nullptr && !total->value.is_null()) {
+    const absl::StatusOr<double> bytes = ParseNumber(total->value.scalar);
+    if (!bytes.ok() || total->value.quoted || *bytes < 0) {
+      return document.Error(total->value.mark, "metadata.total_size",
+                            fmt::format("is {}; it must be a number of bytes", total->value.Description()));
+    }
+    index.total_bytes = *bytes;
+  }
+  return index;
 }
+
+bool FollowsFromConfiguration(std::string_view tensor) { return tensor.ends_with(".rotary_emb.inv_freq"); }
 
 }  // namespace
 
@@ -50,33 +74,62 @@ absl::StatusOr<HfDirectory> HfDirectory::Open(const std::string& directory) {
 absl::Status HfDirectory::OpenShards() {
   const absl::StatusOr<MappedFile> index = MappedFile::Open(fmt::format("{}/{}", directory_, kIndexFile));
   if (index.ok()) {
-    GP_ASSIGN_OR_RETURN(file_of_, ParseIndex(*index));
-    for (const auto& [tensor, file_name] : file_of_) {
-      GP_RETURN_IF_ERROR(OpenShard(file_name));
-      if (!shards_.at(file_name).tensors().contains(tensor)) {
-        return absl::InvalidArgumentError(
-            fmt::format("{}/{}: tensor {} is said to be in {}, which does not hold it; copy or download the directory "
-                        "again",
-                        directory_, kIndexFile, tensor, file_name));
-      }
-    }
-    return absl::OkStatus();
+    return OpenIndexed(*index);
   }
   if (!absl::IsNotFound(index.status())) {
     return index.status();
   }
   if (const absl::Status status = OpenShard(std::string(kSingleFile)); !status.ok()) {
-    return absl::IsNotFound(status) ? absl::NotFoundError(fmt::format(
-                                          "{}: holds neither {} nor {}; init_from needs a Hugging Face directory "
-                                          "with weights in safetensors",
-                                          directory_, kSingleFile, kIndexFile))
-                                    : status;
+    const std::string other = absl::IsNotFound(status) ? DescribeOtherWeights(directory_) : "";
+    return !absl::IsNotFound(status) ? status
+           : other.empty()
+               ? absl::NotFoundError(
+                     fmt::format("{}: holds neither {} nor {}; init_from needs a Hugging Face directory "
+                                 "with weights in safetensors",
+                                 directory_, kSingleFile, kIndexFile))
+               : absl::NotFoundError(fmt::format("{}: no {} is there; it {}", directory_, kSingleFile, other));
   }
   const auto& [file_name, shard] = *shards_.begin();
   for (const auto& [tensor, stored] : shard.tensors()) {
     file_of_.emplace(tensor, file_name);
   }
   return absl::OkStatus();
+}
+
+absl::Status HfDirectory::OpenIndexed(const MappedFile& index_file) {
+  const auto contradicts = [&](const std::string& what) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: {}; copy or download the directory again", index_file.path(), what));
+  };
+  GP_ASSIGN_OR_RETURN(ShardIndex index, ParseIndex(index_file));
+  file_of_ = std::move(index.file_of);
+  double bytes = 0;
+  for (const auto& [tensor, file_name] : file_of_) {
+    const absl::Status opened = OpenShard(file_name);
+    if (absl::IsNotFound(opened)) {
+      return contradicts(fmt::format("tensor {} is said to be in {}, a file that is not there", tensor, file_name));
+    }
+    GP_RETURN_IF_ERROR(opened);
+    const auto& tensors = shards_.at(file_name).tensors();
+    const auto stored = tensors.find(tensor);
+    if (stored == tensors.end()) {
+      return contradicts(fmt::format("tensor {} is said to be in {}, which does not hold it", tensor, file_name));
+    }
+    bytes += static_cast<double>(stored->second.bytes.size());
+  }
+  for (const auto& [file_name, shard] : shards_) {
+    for (const auto& [tensor, stored] : shard.tensors()) {
+      const auto named = file_of_.find(tensor);
+      if (named == file_of_.end() ? !FollowsFromConfiguration(tensor) : named->second != file_name) {
+        return contradicts(fmt::format("{} holds tensor {}, which the index {}", file_name, tensor,
+                                       named == file_of_.end() ? "does not name" : "says is in " + named->second));
+      }
+    }
+  }
+  return index.total_bytes.value_or(bytes) == bytes
+             ? absl::OkStatus()
+             : contradicts(fmt::format("metadata.total_size is {:.0f}, but the tensors have {:.0f} bytes",
+                                       *index.total_bytes, bytes));
 }
 
 absl::Status HfDirectory::OpenShard(const std::string& file_name) {
@@ -89,13 +142,13 @@ absl::Status HfDirectory::OpenShard(const std::string& file_name) {
 
 absl::Status HfDirectory::CheckHoldsOnly(const ModelSpec& model) const {
   // A tied head may be stored, too, and the frequencies of rotary embeddings follow from rope_theta.
-  std::set<std::string, std::less<>> known = {"lm_head.weight"};
+  std::set<std::string, std::less<>> known = {std::string(kHead)};
   for (const ParameterTensor& tensor : ParameterTensors(
            model, {.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true, .has_head = true})) {
     known.insert(tensor.name);
   }
   for (const auto& [tensor, file] : file_of_) {
-    if (!known.contains(tensor) && !tensor.ends_with(".rotary_emb.inv_freq")) {
+    if (!known.contains(tensor) && !FollowsFromConfiguration(tensor)) {
       return absl::InvalidArgumentError(fmt::format(
           "{}/{}: tensor {} is not part of the model that config.json describes, which would train without it; check "
           "config.json",
@@ -105,16 +158,42 @@ absl::Status HfDirectory::CheckHoldsOnly(const ModelSpec& model) const {
   return absl::OkStatus();
 }
 
+absl::Status HfDirectory::CheckTiedHead(const ModelSpec& model) const {
+  const auto head = file_of_.find(kHead);
+  const auto embedding = file_of_.find(kEmbedding);
+  if (!model.tie_word_embeddings || head == file_of_.end() || embedding == file_of_.end()) {
+    return absl::OkStatus();
+  }
+  const SafetensorsFile& head_file = shards_.at(head->second);
+  const SafetensorsFile& embedding_file = shards_.at(embedding->second);
+  GP_ASSIGN_OR_RETURN(const bool equal, EqualTensors(head_file, kHead, embedding_file, kEmbedding));
+  return equal
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(fmt::format(
+                   "{}/{}: {} differs from {}, but config.json says tie_word_embeddings: true, by which the model has "
+                   "no head of its own; say tie_word_embeddings: false there, or remove the tensor",
+                   directory_, head->second, kHead, kEmbedding));
+}
+
 absl::Status HfDirectory::Read(std::string_view name, const std::vector<int64_t>& shape,
                                std::span<float> values) const {
   const auto file = file_of_.find(name);
   if (file == file_of_.end()) {
     return absl::NotFoundError(fmt::format("{}: tensor {} is missing; {}", directory_, name,
-                                           name == "lm_head.weight"
+                                           name == kHead
                                                ? "is the model tied (tie_word_embeddings: true in config.json)?"
                                                : "the model needs it, copy or download the directory again"));
   }
-  return shards_.at(file->second).Read(name, shape, values);
+  const SafetensorsFile& shard = shards_.at(file->second);
+  const std::vector<int64_t>& stored = shard.tensors().find(name)->second.shape;
+  const bool has_rows = (name == kHead || name == kEmbedding) && stored.size() == 2 && shape.size() == 2;
+  if (has_rows && stored[1] == shape[1] && stored[0] > shape[0]) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: tensor {} has {} rows, {} more than vocab_size {}: its vocabulary was padded, and the rows would be lost; "
+        "say vocab_size: {} in config.json, or cut them off (resize_token_embeddings of transformers)",
+        shard.path(), name, stored[0], stored[0] - shape[0], shape[0], stored[0]));
+  }
+  return shard.Read(name, shape, values);
 }
 
 }  // namespace geopipe

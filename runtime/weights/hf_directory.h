@@ -17,22 +17,28 @@ namespace geopipe {
 // Memory-mapped: a stage touches the pages of its own layers alone. Any thread may read.
 class HfDirectory {
  public:
-  // Reads index and headers, no weights. NotFound: none of the files. InvalidArgument names the file: that of
-  // SafetensorsFile::Open; an index without "weight_map", or one that names a tensor that its shard does not hold.
+  // Reads index and headers, no weights. NotFound: none of the files; says what else is there (PyTorch weights, an
+  // adapter, ...). InvalidArgument names the file: that of SafetensorsFile::Open; an index that is no JSON with a
+  // "weight_map", or that contradicts the shards (a tensor or file that is not there or not named, another total_size).
   static absl::StatusOr<HfDirectory> Open(const std::string& directory);
 
   // InvalidArgument names a tensor that is no part of `model`, which would train without it.
   absl::Status CheckHoldsOnly(const ModelSpec& model) const;
 
+  // InvalidArgument: a tied model has a head of its own here that differs from the embedding. Reads both tensors.
+  absl::Status CheckTiedHead(const ModelSpec& model) const;
+
   // Fills `values` (row-major, as many as `shape` has elements) with a tensor as fp32. NotFound names directory and
-  // tensor, and for a missing lm_head.weight the likely cause; other errors are those of SafetensorsFile::Read. A tied
-  // model has no lm_head.weight, and none is asked for.
+  // tensor, and for a missing lm_head.weight the likely cause; InvalidArgument says of an embedding or head with more
+  // rows than the vocabulary how many and why; other errors are those of SafetensorsFile::Read. A tied model has no
+  // lm_head.weight, and none is asked for.
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) const;
 
  private:
   explicit HfDirectory(std::string directory) : directory_(std::move(directory)) {}
 
   absl::Status OpenShards();
+  absl::Status OpenIndexed(const MappedFile& index_file);
   absl::Status OpenShard(const std::string& file_name);
 
   std::string directory_;

@@ -28,9 +28,10 @@ struct StoredTensor {
 // Memory-mapped and immutable; any thread may read.
 class SafetensorsFile {
  public:
-  // Checks the whole header against the file: InvalidArgument names file, tensor, what was found and the remedy
-  // (truncated file, header longer than the file or than kMaxHeaderBytes, malformed header, offsets outside the data or
-  // not matching dtype and shape). Errors of MappedFile::Open.
+  // Checks the whole header against the file, as strictly as the format is defined: InvalidArgument names file, tensor,
+  // what was found and the remedy (truncated file, header longer than the file or than kMaxHeaderBytes, malformed
+  // header, a tensor given twice, unknown dtype, offsets outside the data or not matching dtype and shape, tensors that
+  // overlap, bytes that no tensor covers). Errors of MappedFile::Open.
   static absl::StatusOr<SafetensorsFile> Open(const std::string& path);
 
   static constexpr int64_t kMaxHeaderBytes = 100'000'000;  // as in the reference implementation
@@ -48,5 +49,10 @@ class SafetensorsFile {
   MappedFile file_;
   std::map<std::string, StoredTensor, std::less<>> tensors_;
 };
+
+// Whether two tensors hold the same numbers, whatever their formats. InvalidArgument: dtypes that cannot be read.
+// REQUIRES: they are there.
+absl::StatusOr<bool> EqualTensors(const SafetensorsFile& a, std::string_view name_a, const SafetensorsFile& b,
+                                  std::string_view name_b);
 
 }  // namespace geopipe

@@ -72,6 +72,7 @@ absl::StatusOr<std::unique_ptr<WeightSource>> OpenWeights(const JobSpec& job) {
   GP_RETURN_IF_ERROR(CheckSameModel(job.model, job.init_from));
   GP_ASSIGN_OR_RETURN(HfDirectory directory, HfDirectory::Open(job.init_from));
   GP_RETURN_IF_ERROR(directory.CheckHoldsOnly(job.model));
+  GP_RETURN_IF_ERROR(directory.CheckTiedHead(job.model));
   return std::make_unique<HfWeights>(std::move(directory), job.init_from);
 }
 

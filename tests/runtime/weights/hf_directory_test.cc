@@ -1,5 +1,7 @@
 #include "runtime/weights/hf_directory.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <map>
 #include <memory>
@@ -57,7 +59,11 @@ void WriteSharded(const TempDir& dir, const ModelSpec& model) {
   const int half = static_cast<int>(tensors.size()) / 2;
   WriteShard(dir.path() + "/model-00001-of-00002.safetensors", model, 0, half);
   WriteShard(dir.path() + "/model-00002-of-00002.safetensors", model, half, static_cast<int>(tensors.size()));
-  std::string index = R"({"metadata": {"total_size": 1}, "weight_map": {)";
+  int64_t bytes = 0;
+  for (const ParameterTensor& tensor : tensors) {
+    bytes += 4 * tensor.count();
+  }
+  std::string index = fmt::format(R"({{"metadata": {{"total_size": {}}}, "weight_map": {{)", bytes);
   for (int i = 0; i < static_cast<int>(tensors.size()); ++i) {
     index += (i == 0 ? "" : ", ") + ("\"" + tensors[i].name) + "\": \"model-0000" + (i < half ? "1" : "2") +
              "-of-00002.safetensors\"";
@@ -157,11 +163,90 @@ TEST_CASE("an index that promises what is not there is refused") {
         index +
             ": tensor x is said to be in a.safetensors, which does not hold it; copy or download the directory again");
   CHECK(message(R"({"weight_map": {"x": "b.safetensors"}})") ==
-        dir.path() + "/b.safetensors: no such file on this node");
-  CHECK(message(R"({"weight_map": {"x": "../a.safetensors"}})") ==
-        index + ": tensor x is mapped to \"../a.safetensors\", which is not the name of a file beside the index");
+        index +
+            ": tensor x is said to be in b.safetensors, a file that is not there; copy or download the directory "
+            "again");
+  for (const std::string escape : {"../a.safetensors", "/etc/passwd", "..", ".", "", "sub/a.safetensors"}) {
+    CHECK(message(R"({"weight_map": {"x": ")" + escape + R"("}})") ==
+          index + ": tensor x is mapped to '" + escape + "', which is not the name of a file beside the index");
+  }
+  CHECK(message(R"({"weight_map": {"x": ["a.safetensors"]}})") ==
+        index + ": tensor x is mapped to a list, which is not the name of a file beside the index");
+  const std::string name = AllTensors(model).front().name;
+  const std::string whole = R"("weight_map": {")" + name + R"(": "a.safetensors"})";
+  CHECK(message("{" + whole + "}").empty());
+  CHECK(message("{\"metadata\": {\"total_size\": 320.0}, " + whole + "}").empty());
+  CHECK(message("{\"metadata\": {\"total_size\": 321}, " + whole + "}") ==
+        index + ": metadata.total_size is 321, but the tensors have 320 bytes; copy or download the directory again");
+  CHECK(message("{\"metadata\": {\"total_size\": \"320\"}, " + whole + "}") ==
+        index + ":1:29: metadata.total_size: is '320'; it must be a number of bytes");
+  CHECK(message("{\"weight_map\": {}}").empty());
+  WriteShard(dir.path() + "/a.safetensors", model, 0, 2);
+  CHECK(message("{" + whole + "}") == index + ": a.safetensors holds tensor " + AllTensors(model)[1].name +
+                                          ", which the index does not name; copy or download the directory again");
+  CHECK(message("{\"weight_map\": {") ==
+        index + ":1:17: not valid JSON: the end of the file stands where a key in double quotes is needed");
+  CHECK(message(R"({"weight_map": {"x": "a", "x": "b"}})") ==
+        index + ":1:27: x: given twice, first on line 1; keep one of the two");
   const std::string deep = R"({"weight_map": {"x": )" + std::string(400'000, '[') + std::string(400'000, ']') + "}}";
-  CHECK(message(deep) == index + ": tensor x is mapped to array, which is not the name of a file beside the index");
+  CHECK(message(deep).ends_with("nested deeper than 64 levels"));
+}
+
+TEST_CASE("a tied model may store its head only as its embedding") {
+  const ModelSpec model = TestModel(true);
+  const TempDir dir;
+  const auto tied = [&](const std::vector<float>& head, FloatFormat format) {
+    std::vector<float> embedding(80);
+    for (size_t i = 0; i < embedding.size(); ++i) {
+      embedding[i] = static_cast<float>(i);
+    }
+    WriteSafetensors(dir.path() + "/model.safetensors",
+                     {{"lm_head.weight", {10, 8}, format}, {"model.embed_tokens.weight", {10, 8}, FloatFormat::kFp32}},
+                     {head.empty() ? embedding : head, embedding});
+    return HfDirectory::Open(dir.path())->CheckTiedHead(model);
+  };
+  CHECK(tied({}, FloatFormat::kFp32).ok());
+  CHECK(tied({}, FloatFormat::kBf16).ok());
+  const absl::Status refused = tied(std::vector<float>(80, 1.0F), FloatFormat::kFp32);
+  CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
+  CHECK(
+      refused.message() ==
+      dir.path() +
+          "/model.safetensors: lm_head.weight differs from model.embed_tokens.weight, but config.json says "
+          "tie_word_embeddings: true, by which the model has no head of its own; say tie_word_embeddings: false there, "
+          "or remove the tensor");
+  CHECK(HfDirectory::Open(dir.path())->CheckTiedHead(TestModel(false)).ok());
+}
+
+TEST_CASE("a padded vocabulary is told with its rows") {
+  const TempDir dir;
+  WriteSafetensors(dir.path() + "/model.safetensors", {{.name = "model.embed_tokens.weight", .shape = {16, 8}}},
+                   {std::vector<float>(128)});
+  const auto directory = HfDirectory::Open(dir.path());
+  REQUIRE(directory.ok());
+  std::vector<float> values(80);
+  CHECK(
+      directory->Read("model.embed_tokens.weight", {10, 8}, values).message() ==
+      dir.path() +
+          "/model.safetensors: tensor model.embed_tokens.weight has 16 rows, 6 more than vocab_size 10: its vocabulary "
+          "was padded, and the rows would be lost; say vocab_size: 16 in config.json, or cut them off "
+          "(resize_token_embeddings of transformers)");
+}
+
+TEST_CASE("weights of another kind in the place of safetensors are named") {
+  const auto [file, words] = GENERATE(table<std::string, std::string>({
+      {"pytorch_model.bin", "it holds PyTorch weights (pytorch_model*.bin); save them as safetensors"},
+      {"pytorch_model.bin.index.json", "it holds PyTorch weights"},
+      {"adapter_model.safetensors", "it holds a LoRA adapter (adapter_model.*); merge it into its base model first"},
+      {"consolidated.00.pth", "it holds weights as Meta publishes them"},
+      {"llama.Q4_0.gguf", "it holds GGUF weights (llama.cpp) (*.gguf)"},
+      {"tf_model.h5", "it holds TensorFlow weights"},
+      {"mp_rank_00/model_optim_rng.pt", "it holds a Megatron-LM checkpoint"},
+      {"weights.npz", "it holds NumPy archives (*.npz)"},
+  }));
+  const TempDir dir;
+  dir.Write(file, "x");
+  CHECK(std::string(HfDirectory::Open(dir.path()).status().message()).find(words) != std::string::npos);
 }
 
 }  // namespace

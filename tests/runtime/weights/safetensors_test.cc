@@ -99,6 +99,10 @@ TEST_CASE("a damaged file is refused with what and where") {
                              "safetensors header may have" +
                              again);
   path = dir.Write("json", File("{", ""));
+  CHECK(ErrorOf(path) ==
+        path + ": the header:1:2: not valid JSON: the end of the file stands where a key in double quotes is needed" +
+            again);
+  path = dir.Write("array", File("[]", ""));
   CHECK(ErrorOf(path) == path + ": the header is not a JSON object" + again);
   path = dir.Write("entry", File(R"({"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}})", "12345678"));
   CHECK(ErrorOf(path) == path + ": the header's entry of tensor a has no valid dtype, shape and data_offsets" + again);
@@ -118,6 +122,99 @@ TEST_CASE("a damaged file is refused with what and where") {
                    File(R"({"a":{"dtype":"F32","shape":[4294967296,4294967296],"data_offsets":[0,0]}})", "12345678"));
   CHECK(ErrorOf(path) ==
         path + ": tensor a of dtype F32 and shape [4294967296, 4294967296] cannot have 0 bytes" + again);
+}
+
+TEST_CASE("a file is read as strictly as its format is defined") {
+  using namespace std::string_literals;
+  const TempDir dir;
+  const auto error = [&](const std::string& header, const std::string& data) {
+    const std::string path = dir.Write("m", File(header, data));
+    const auto file = SafetensorsFile::Open(path);
+    const std::string message(file.status().message());
+    return file.ok() ? "" : message.substr(path.size() + 2, message.size() - path.size() - 2 - 33);
+  };
+  const std::string a = R"("a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]})";
+  CHECK(error("{" + a + "}", "1234").empty());
+  CHECK(error("{" + a + "}   ", "1234").empty());
+  CHECK(error("{}", "").empty());
+  CHECK(error(R"({"__metadata__":{},)" + a + "}", "1234").empty());
+  // Tensors without bytes, anywhere among the others.
+  CHECK(error(R"({"x":{"dtype":"F32","shape":[0,5],"data_offsets":[0,0]},)" + a +
+                  R"(,"z":{"dtype":"I8","shape":[0],"data_offsets":[4,4]}})",
+              "1234")
+            .empty());
+  CHECK(error(R"({"a":{"dtype":"F4","shape":[2,4],"data_offsets":[0,4]}})", "1234").empty());
+
+  const auto [header, data, what] = GENERATE_COPY(table<std::string, std::string, std::string>({
+      {"{" + a + "}", "1234" + std::string(4096, '\0'),
+       "4096 bytes follow the last tensor, a: the file is damaged, or two files in one"},
+      {"{}", "12", "2 bytes follow the last tensor: the file is damaged, or two files in one"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,8]}})", "12345678",
+       "bytes 0 to 4 of the data belong to no tensor: the file is damaged"},
+      {"{" + a + R"(,"b":{"dtype":"F32","shape":[1],"data_offsets":[8,12]}})", "123456789012",
+       "bytes 4 to 8 of the data belong to no tensor: the file is damaged"},
+      {R"({"x":{"dtype":"F32","shape":[0],"data_offsets":[2,2]},)" + a + "}", "1234", "tensors a and x overlap"},
+      {"{" + a + "," + a + "}", "1234", "the header:1:55: a: given twice, first on line 1; keep one of the two"},
+      {"{" + a + "}\n", "1234", "the header is padded with something other than spaces"},
+      {"{" + a + "}x", "1234", "the header:1:55: not valid JSON: 'x' follows the end of the value"},
+      {"{" + a + "}\0"s, "1234", "the header: not valid JSON: not UTF-8 text"},
+      {" {" + a + "}", "1234", "the header is not a JSON object"},
+      {R"({"a":{"dtype":"F31","shape":[1],"data_offsets":[0,4]}})", "1234",
+       "tensor a has dtype 'F31', which the format does not have"},
+      {R"({"a":{"dtype":"F4","shape":[1],"data_offsets":[0,1]}})", "1",
+       "tensor a of dtype F4 and shape [1] cannot have 1 bytes"},
+      {R"({"a":{"dtype":"F32","shape":[1.0],"data_offsets":[0,4]}})", "1234",
+       "the header's entry of tensor a has no valid dtype, shape and data_offsets"},
+      {R"({"a":{"dtype":"F32","shape":["1"],"data_offsets":[0,4]}})", "1234",
+       "the header's entry of tensor a has no valid dtype, shape and data_offsets"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[-0,4]}})", "1234",
+       "the header's entry of tensor a has no valid dtype, shape and data_offsets"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,99999999999999999999]}})", "1234",
+       "the header's entry of tensor a has no valid dtype, shape and data_offsets"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[0,4,8]}})", "1234",
+       "the header's entry of tensor a has no valid dtype, shape and data_offsets"},
+      {R"({"a":{"dtype":"F32","shape":[1],"data_offsets":[4,0]}})", "1234",
+       "tensor a lies at bytes 4 to 0 of the data, which has 4: the file is truncated or damaged"},
+      {R"({"a":{"dtype":32,"shape":[1],"data_offsets":[0,4]}})", "1234",
+       "the header's entry of tensor a has no valid dtype, shape and data_offsets"},
+      {R"({"__metadata__":{"format":1},)" + a + "}", "1234", "the header's __metadata__ is not a map of texts"},
+      {R"({"__metadata__":"pt",)" + a + "}", "1234", "the header's __metadata__ is not a map of texts"},
+      {"{\"a\xff\":1}", "", "the header: not valid JSON: not UTF-8 text"},
+  }));
+  CHECK(error(header, data) == what);
+}
+
+TEST_CASE("a file of another format in the place of weights is named") {
+  const TempDir dir;
+  const std::string pointer =
+      dir.Write("m", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab\nsize 134218144\n");
+  CHECK(ErrorOf(pointer) ==
+        pointer +
+            ": is a Git LFS pointer, not a safetensors file; fetch the file that it stands for: git "
+            "lfs pull");
+  const std::string page = dir.Write("p", "<!DOCTYPE html><html><head><title>Access denied</title></head></html>");
+  CHECK(ErrorOf(page) == page + ": is an HTML page, not a safetensors file; copy or download the file again");
+  const std::string gguf = dir.Write("g", std::string("GGUF\x03\0\0\0", 8) + std::string(100, 'x'));
+  CHECK(ErrorOf(gguf) ==
+        gguf + ": is a GGUF file (llama.cpp), not a safetensors file; copy or download the file again");
+}
+
+TEST_CASE("tensors are equal by their numbers, whatever their formats") {
+  const TempDir dir;
+  const std::string path = dir.path() + "/m";
+  WriteSafetensors(path,
+                   {{"a", {2}, FloatFormat::kFp32},
+                    {"b", {2}, FloatFormat::kBf16},
+                    {"c", {2}, FloatFormat::kFp32},
+                    {"d", {1, 2}, FloatFormat::kFp32}},
+                   {{1.5F, 2.0F}, {1.5F, 2.0F}, {1.5F, 2.25F}, {1.5F, 2.0F}});
+  const auto file = SafetensorsFile::Open(path);
+  REQUIRE(file.ok());
+  CHECK(*EqualTensors(*file, "a", *file, "a"));
+  CHECK(*EqualTensors(*file, "a", *file, "b"));
+  CHECK_FALSE(*EqualTensors(*file, "a", *file, "c"));
+  CHECK_FALSE(*EqualTensors(*file, "b", *file, "c"));
+  CHECK_FALSE(*EqualTensors(*file, "a", *file, "d"));
 }
 
 TEST_CASE("every truncation of a file is an error, never a crash") {
