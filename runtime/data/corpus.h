@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 
@@ -39,11 +40,16 @@ class Corpus {
   virtual const DataFingerprint& fingerprint() const = 0;
 };
 
-// Opens the data of a job, and checks the tokens of its SampledBlocks against the vocabulary: a few hundred reads,
-// however large the data is. Errors are those of OpenTokenFile and OpenText.
+// Opens the data of a job, and checks the SampledBlocks of tokens against vocabulary and dtype: a few hundred reads,
+// however large the data is. A file of another known format is refused by its name (runtime/base/file_format.h). Errors
+// are those of OpenTokenFile and OpenText.
 absl::StatusOr<std::unique_ptr<Corpus>> OpenCorpus(const DataSpec& data, int64_t vocab_size);
 
-// Continues `crc` over the SampledBlocks of the corpus, whose tokens it checks. Errors: those of Copy.
-absl::StatusOr<uint32_t> SampledChecksum(const Corpus& corpus, uint32_t crc = 0);
+// Looks at bytes of the data that begin at `offset`; an error ends the reading.
+using BlockVisitor = std::function<absl::Status(int64_t offset, std::span<const std::byte> bytes)>;
+
+// Continues `crc` over the SampledBlocks of the corpus, each of which `visit` (may be empty) sees piece by piece.
+// Errors: those of DataFiles::Read and of `visit`.
+absl::StatusOr<uint32_t> SampledChecksum(const Corpus& corpus, const BlockVisitor& visit, uint32_t crc = 0);
 
 }  // namespace geopipe

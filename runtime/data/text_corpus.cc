@@ -14,6 +14,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/crc32c.h"
+#include "runtime/base/file_format.h"
 #include "runtime/data/data_files.h"
 
 namespace geopipe {
@@ -37,7 +38,7 @@ class TextCorpus final : public Corpus {
       const int64_t size = files_.bytes_of(file);
       checksum = Crc32c(std::as_bytes(std::span(&size, 1)), checksum);
     }
-    GP_ASSIGN_OR_RETURN(checksum, SampledChecksum(*this, checksum));
+    GP_ASSIGN_OR_RETURN(checksum, SampledChecksum(*this, {}, checksum));
     fingerprint_ = {.bytes = files_.bytes(), .checksum = checksum};
     return absl::OkStatus();
   }
@@ -133,6 +134,30 @@ absl::StatusOr<std::set<std::string>> ResolvedPaths(const std::vector<std::strin
   return resolved;
 }
 
+// The kinds of text are text; of unknown bytes a twentieth are control characters where they are none.
+absl::Status CheckIsText(const DataFiles& files, size_t index, int64_t begin) {
+  const std::string& path = files.path_of(index);
+  std::vector<std::byte> head(static_cast<size_t>(std::min(kFormatHeadBytes, files.bytes_of(index))));
+  GP_RETURN_IF_ERROR(files.Read(begin, head));
+  std::vector<std::byte> tail(std::min<size_t>(head.size(), kFormatTailBytes));
+  GP_RETURN_IF_ERROR(files.Read(begin + files.bytes_of(index) - std::ssize(tail), tail));
+  const FileFormat* format = RecogniseFormat({.head = head, .tail = tail, .file_bytes = files.bytes_of(index)});
+  if (format != nullptr && format->kind != FormatKind::kText) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: is {}, not text; {}", path, format->name, RemedyFor(*format, WantedFile::kText)));
+  }
+  constexpr int64_t kMinBytes = 64;
+  const int64_t control = CountControlBytes(head);
+  if (std::ssize(head) < kMinBytes || 20 * control < std::ssize(head)) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      fmt::format("{}: is not text: {} of its first {} bytes are control characters; name files of text, or use "
+                  "data.format: tokens "
+                  "if it holds token ids",
+                  path, control, head.size()));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns) {
@@ -142,6 +167,11 @@ absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>&
     return absl::InvalidArgumentError(
         fmt::format("{}: data.path holds no text ({} files, all empty); name files with text",
                     patterns.empty() ? "(nothing)" : patterns.front(), files.count()));
+  }
+  int64_t begin = 0;
+  for (size_t file = 0; file < files.count(); ++file) {
+    GP_RETURN_IF_ERROR(CheckIsText(files, file, begin));
+    begin += files.bytes_of(file);
   }
   auto corpus = std::make_unique<TextCorpus>(std::move(files));
   GP_RETURN_IF_ERROR(corpus->Sample());

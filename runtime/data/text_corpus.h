@@ -22,7 +22,8 @@ inline constexpr size_t kMaxTextFiles = 32'768;
 // matches are skipped. Tokens are made as they are read. The fingerprint's checksum covers the sizes of all files (8
 // bytes each, little-endian) in that order before the blocks, so that moving a byte from one file to the next changes
 // it. Errors name pattern or path and the remedy: NotFound (no such file, nothing matches), FailedPrecondition (a
-// folder, or more than kMaxTextFiles), InvalidArgument (no text in any file).
+// folder, or more than kMaxTextFiles), InvalidArgument (no text in any
+// file, or one that is of another known format or no text by its first bytes).
 absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns);
 
 }  // namespace geopipe

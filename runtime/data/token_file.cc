@@ -4,11 +4,15 @@
 
 #include <algorithm>
 #include <bit>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/format_of_file.h"
+#include "runtime/data/token_statistics.h"
 
 namespace geopipe {
 namespace {
@@ -20,10 +24,22 @@ class TokenFile final : public Corpus {
  public:
   TokenFile(DataFiles files, int64_t vocab_size) : files_(std::move(files)), vocab_size_(vocab_size) {}
 
+  // What contradicts the dtype explains a token outside the vocabulary, so all blocks are seen before either is told.
   absl::Status Sample() {
-    GP_ASSIGN_OR_RETURN(const uint32_t checksum, SampledChecksum(*this));
+    TokenStatistics statistics;
+    absl::Status outside;
+    const auto look = [&](int64_t offset, std::span<const std::byte> bytes) {
+      statistics.Add(offset, bytes);
+      outside.Update(CheckTokens(offset, bytes));
+      return absl::OkStatus();
+    };
+    GP_ASSIGN_OR_RETURN(const uint32_t checksum, SampledChecksum(*this, look));
+    const std::string contradiction = statistics.Contradiction(kDtype, vocab_size_, !outside.ok());
+    if (!contradiction.empty()) {
+      return absl::InvalidArgumentError(fmt::format("{}: {}", files_.path_of(0), contradiction));
+    }
     fingerprint_ = {.bytes = files_.bytes(), .checksum = checksum};
-    return absl::OkStatus();
+    return outside;
   }
 
   int64_t tokens() const override { return files_.bytes() / kElementBytes; }
@@ -49,6 +65,7 @@ class TokenFile final : public Corpus {
 
  private:
   static constexpr int64_t kElementBytes = sizeof(Element);
+  static constexpr TokenDtype kDtype = sizeof(Element) == 2 ? TokenDtype::kUint16 : TokenDtype::kUint32;
 
   absl::Status Check(int64_t first, std::span<const Element> tokens) const {
     const auto greatest = std::ranges::max_element(tokens);
@@ -73,9 +90,27 @@ absl::StatusOr<std::unique_ptr<Corpus>> Open(DataFiles files, int64_t vocab_size
   return corpus;
 }
 
+absl::Status CheckNoOtherFormat(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    const FolderFormat* format = FormatOfFolder(path);
+    return absl::FailedPreconditionError(
+        format == nullptr ? fmt::format("{}: data.path names a folder; name one flat file of tokens", path)
+                          : fmt::format("{}: data.path names a folder with {} ({}); {}", path, format->name,
+                                        format->sign, format->remedy));
+  }
+  GP_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  GP_ASSIGN_OR_RETURN(const FileFormat* format, FormatOfFile(file));
+  return format == nullptr
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(fmt::format("{}: is {}, not a flat file of tokens; {}", path, format->name,
+                                                      RemedyFor(*format, WantedFile::kTokens)));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Corpus>> OpenTokenFile(const std::string& path, TokenDtype dtype, int64_t vocab_size) {
+  GP_RETURN_IF_ERROR(CheckNoOtherFormat(path));
   GP_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open({path}));
   const int64_t element_bytes = dtype == TokenDtype::kUint16 ? 2 : 4;
   if (files.bytes() == 0) {

@@ -11,8 +11,9 @@
 
 namespace geopipe {
 
-// Errors name the path and the remedy: those of InputFile; InvalidArgument for an empty file, a size that is not a
-// whole number of tokens, a token outside the vocabulary (with its position) in the blocks that are read.
+// Errors name the path and the remedy: those of InputFile; InvalidArgument for a file of another known format, an empty
+// file, a size that is not a whole number of tokens, and, in the blocks that are read, a token outside the vocabulary
+// (with its position) or words that another dtype would explain (TokenStatistics).
 absl::StatusOr<std::unique_ptr<Corpus>> OpenTokenFile(const std::string& path, TokenDtype dtype, int64_t vocab_size);
 
 }  // namespace geopipe

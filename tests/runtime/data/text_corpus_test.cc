@@ -88,6 +88,28 @@ TEST_CASE("the checksum tells where one file ends and the next begins") {
   CHECK((*a)->fingerprint().checksum != (*b)->fingerprint().checksum);
 }
 
+TEST_CASE("what is no text is named, in whichever file it lies") {
+  const TempDir dir;
+  dir.Write("a.txt", "a first file, which is text");
+  dir.Write("b.json", "{\"text\": \"JSON is text to the byte tokenizer\"}");
+  dir.Write("c.txt", "a stray NUL \1 in much text is taken, as in many a crawl; it is one of a hundred bytes or so.");
+  CHECK(OpenText({dir.path() + "/*"}).ok());
+  const std::string archive = dir.Write("d.gz", std::string("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10));
+  CHECK(OpenText({dir.path() + "/*"}).status().message() ==
+        archive + ": is a gzip file, not text; decompress it first");
+  std::filesystem::remove(archive);
+  std::string ids;
+  for (int i = 0; i < 1000; ++i) {
+    ids += {static_cast<char>(i * 37), static_cast<char>(i % 5)};
+  }
+  const std::string tokens = dir.Write("e.bin", ids);
+  const std::string message(OpenText({dir.path() + "/*"}).status().message());
+  CAPTURE(message);
+  CHECK(message.starts_with(tokens + ": is not text: "));
+  CHECK(message.ends_with(
+      "are control characters; name files of text, or use data.format: tokens if it holds token ids"));
+}
+
 TEST_CASE("text that cannot be read is refused in one sentence") {
   const TempDir dir;
   dir.Write("sub/file", "");

@@ -73,6 +73,60 @@ TEST_CASE("a bad token file is refused in one sentence") {
   CHECK(OpenTokenFile(outside, TokenDtype::kUint16, 11).ok());
 }
 
+std::string RefusalOf(const std::string& path, TokenDtype dtype, int64_t vocab_size) {
+  const auto corpus = OpenTokenFile(path, dtype, vocab_size);
+  CHECK(corpus.status().code() == absl::StatusCode::kInvalidArgument);
+  return std::string(corpus.status().message());
+}
+
+TEST_CASE("a file of another format is named, with what makes tokens of it") {
+  const TempDir dir;
+  std::vector<uint32_t> header(256);
+  header[0] = 20240520;
+  header[1] = 1;
+  std::vector<uint16_t> tokens(4096);
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    tokens[i] = static_cast<uint16_t>(i * 7919);
+  }
+  std::string path = dir.Write("llm.bin", Bytes(header) + Bytes(tokens));
+  CHECK(RefusalOf(path, TokenDtype::kUint16, 65536) ==
+        path +
+            ": is a token file of llm.c with its header of 1,024 bytes, not a flat file of tokens; cut its header "
+            "off: tail -c +1025 FILE > tokens.bin");
+  path = dir.Write("x.idx", "MMIDIDX" + std::string(27, '\0'));
+  CHECK(RefusalOf(path, TokenDtype::kUint16, 65536) ==
+        path +
+            ": is an index (.idx) of Megatron-LM or NeMo, not a flat file of tokens; name the .bin file beside it, "
+            "which holds the tokens");
+  path = dir.Write("x.txt", "Once upon a time there was a file of plain text.\n");
+  CHECK(RefusalOf(path, TokenDtype::kUint16, 65536) ==
+        path + ": is text, not a flat file of tokens; tokenize it first, or use data.format: text");
+  path = dir.Write("set/index.json", "{}");
+  CHECK(OpenTokenFile(dir.path() + "/set", TokenDtype::kUint16, 65536).status().message() ==
+        dir.path() +
+            "/set: data.path names a folder with a dataset of MosaicML streaming (index.json); write its tokens "
+            "to one flat file");
+}
+
+TEST_CASE("tokens of another dtype are refused with the one that fits") {
+  const TempDir dir;
+  std::vector<uint32_t> wide(4096);
+  for (size_t i = 0; i < wide.size(); ++i) {
+    wide[i] = static_cast<uint32_t>(i * 7919 % 60'000);
+  }
+  const std::string path = dir.Write("wide.bin", Bytes(wide));
+  CHECK(RefusalOf(path, TokenDtype::kUint16, 65536) ==
+        path +
+            ": data.dtype is uint16, but every second token is 0, as in a file of uint32 ids; set data.dtype: uint32");
+  CHECK(OpenTokenFile(path, TokenDtype::kUint32, 60'000).ok());
+  const std::string narrow = dir.Write("narrow.bin", Bytes(std::vector<uint16_t>(wide.begin(), wide.end())));
+  CHECK(RefusalOf(narrow, TokenDtype::kUint32, 60'000) ==
+        narrow +
+            ": data.dtype is uint32, but some are beyond the vocabulary and their halves are not, as in a file of "
+            "uint16 ids; set data.dtype: uint16");
+  CHECK(OpenTokenFile(narrow, TokenDtype::kUint16, 60'000).ok());
+}
+
 TEST_CASE("format tokens reads one file") {
   DataSpec spec;
   spec.paths = {"/a", "/b"};
