@@ -233,9 +233,12 @@ Findings CheckNamedTests(const SourceFile& page, const std::vector<SourceFile>& 
   Findings findings;
   std::istringstream lines(page.content);
   int number = 0;
+  bool names_tests = false;  // the table does
   for (std::string line; std::getline(lines, line);) {
     ++number;
-    if (!line.starts_with("| ") || line.ends_with("| test |")) {
+    const bool heading = line.ends_with("| test |");
+    names_tests = heading || (names_tests && line.starts_with('|'));
+    if (!names_tests || heading || !line.starts_with("| ")) {
       continue;
     }
     static const std::regex kReference("`(tests/[^`]+)`: (.+?)(?: \\||<br>)");

@@ -31,8 +31,8 @@ Findings CheckSource(const SourceFile& file);
 // included by some other file.
 Findings CheckOrphans(const std::vector<SourceFile>& sources, const std::vector<SourceFile>& cmake_lists);
 
-// A page of tables that ends each row with the tests that hold it true, as "`tests/a_test.cc`: the test's name",
-// several separated by "<br>": every row names one, and every one named is there.
+// Tables whose last column is "test" end each row with the tests that hold it true, as "`tests/a_test.cc`: the test's
+// name", several separated by "<br>": every row names one, and every one named is there.
 Findings CheckNamedTests(const SourceFile& page, const std::vector<SourceFile>& tests);
 
 // Checks the entries of the source root, by name: only those that the architecture names, and some that are never

@@ -55,12 +55,13 @@ TEST_CASE("planted: rows whose tests are not there") {
   const auto [row, message] = GENERATE(table<std::string, std::string>({
       {"| it | `tests/a_test.cc`: it holds |", ""},
       {"| it | `tests/a_test.cc`: it holds<br>`tests/a_test.cc`: so does this |", ""},
-      {"| it | by hand |", "x.md:3: a row names no test"},
+      {"| it | by hand |", "x.md:7: a row names no test"},
       {"| it | `tests/a_test.cc`: it hold |", "tests/a_test.cc has no test named 'it hold'"},
       {"| it | `tests/a_test.cc`: it holds<br>`tests/b_test.cc`: it holds |", "tests/b_test.cc has no test named"},
   }));
   CAPTURE(row);
-  CheckFound(CheckNamedTests({"x.md", "| what | test |\n|---|---|\n" + row + "\n"}, tests), message);
+  const std::string other = "| symptom | type |\n|---|---|\n| none | nothing |\n\n";  // a table of something else
+  CheckFound(CheckNamedTests({"x.md", other + "| what | test |\n|---|---|\n" + row + "\n\n" + other}, tests), message);
 }
 
 TEST_CASE("planted: untidy text") {
