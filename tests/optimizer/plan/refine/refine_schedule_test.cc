@@ -82,6 +82,20 @@ TEST_CASE("on slow links, where it runs far ahead, a schedule fits with the mess
   }
 }
 
+TEST_CASE("a limit of ΔN holds for schedules that are searched for") {
+  PlanRequest request = RefinedRequest();
+  for (LinkSpec& link : request.cluster.links) {
+    link.latency_ns = 40 * test::kMillisecond;
+  }
+  const PlanResult open = MakePlan(request).value();
+  REQUIRE(std::ranges::max(open.plan.delta_n) > 2);
+  request.job.search.max_delta_n = 2;
+  const PlanResult limited = MakePlan(request).value();
+  CHECK(std::ranges::max(limited.plan.delta_n) <= 2);
+  CHECK(limited.plan.schedule != ScheduleKind::kGpipe);
+  CHECK(limited.prediction.iteration_ns >= open.prediction.iteration_ns);
+}
+
 TEST_CASE("what the job names or fixes stays") {
   PlanRequest request = RefinedRequest();
   request.fixed_delta_n = {1};
