@@ -12,9 +12,11 @@ PlanRequest SmallRequest() {
   request.refine = true;
   request.baselines = false;
   request.cluster_bound = false;
-  request.job.search.micro_batch_size = {1};
+  request.job.search.schedule = ScheduleKind::kAuto;
+  request.job.search.micro_batch_size = {2};
   request.job.search.sequence_length = {2048};
-  request.job.training.tokens_per_iteration = 1 << 17;
+  request.job.training.tokens_per_iteration = 1 << 18;
+  request.job.parallelism.recompute = Recompute::kNone;
   return request;
 }
 
