@@ -15,6 +15,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/version.h"
 
 namespace geopipe::agent {
@@ -110,7 +111,7 @@ int Main(int argc, const char* const* argv) {
   flags.Add("version", &values.version, "Print the version and exit.");
   absl::Status status = flags.Parse(argc - 1, argv + 1);
   if (status.ok() && flags.help_requested()) {
-    fmt::print("{}\nConfiguration:\n{}", flags.Help(), AgentConfigSchema().Reference());
+    fmt::print("{}\nConfiguration:\n{}", flags.Help(TerminalColumns()), AgentConfigSchema().Reference(TextColumns()));
     return 0;
   }
   if (status.ok() && values.version) {

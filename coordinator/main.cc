@@ -14,6 +14,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/version.h"
 
 namespace geopipe {
@@ -104,7 +105,8 @@ int Main(int argc, char** argv) {
     return 2;
   }
   if (flags.help_requested()) {
-    fmt::print("{}\nConfiguration keys:\n{}", flags.Help(), CoordinatorConfigSchema().Reference());
+    fmt::print("{}\nConfiguration keys:\n{}", flags.Help(TerminalColumns()),
+               CoordinatorConfigSchema().Reference(TextColumns()));
     return 0;
   }
   if (line.version) {

@@ -19,10 +19,10 @@
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/job_checkpoints.h"
 #include "coordinator/cli/render/format.h"
-#include "coordinator/cli/terminal.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/suggest.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/utf8.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
@@ -145,7 +145,7 @@ absl::StatusOr<int> ListFolder(const CommonFlags& common, const CheckpointList& 
     PrintDocument({{"complete", std::move(complete)}, {"incomplete", IncompleteToJson(list)}}, common.output);
     return kExitOk;
   }
-  fmt::print("{}", table.rows() == 0 ? "no complete checkpoints\n" : table.Render());
+  fmt::print("{}", table.rows() == 0 ? "no complete checkpoints\n" : table.Render(TextColumns()));
   for (const CheckpointList::Incomplete& checkpoint : list.incomplete) {
     fmt::print("incomplete: {}\n", Text(checkpoint.reason));
   }

@@ -18,6 +18,7 @@
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/terminal.h"
 
 namespace geopipe {
 namespace {
@@ -94,7 +95,7 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
   return json;
 }
 
-std::string EpochTable(const v1::JobDetail& detail) {
+std::string EpochTable(const v1::JobDetail& detail, int32_t columns) {
   Table table({"EPOCH", "BEGUN (UTC)", "ENDED (UTC)", "ITERATIONS", "SITES", "CAUSE"});
   for (const v1::EpochSummary& epoch : detail.epochs()) {
     const bool ended = epoch.ended_unix_time_ns() > 0;
@@ -104,11 +105,11 @@ std::string EpochTable(const v1::JobDetail& detail) {
          fmt::format("{}-{}", epoch.first_iteration(), ended ? std::to_string(epoch.next_iteration() - 1) : ""),
          fmt::format("{}", fmt::join(epoch.sites(), ",")), epoch.cause()});
   }
-  return table.Render();
+  return table.Render(columns);
 }
 
 // Empty: the job has lost nothing.
-std::string RecoveryTable(const v1::JobDetail& detail) {
+std::string RecoveryTable(const v1::JobDetail& detail, int32_t columns) {
   if (detail.recoveries_size() == 0) {
     return "";
   }
@@ -120,10 +121,11 @@ std::string RecoveryTable(const v1::JobDetail& detail) {
                   recovery.source().empty() ? "-" : std::to_string(repeated),
                   recovery.source().empty() ? "-" : recovery.source(), recovery.cause()});
   }
-  return fmt::format("\n{}", table.Render());
+  return fmt::format("\n{}", table.Render(columns));
 }
 
-absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optional<ComparedRun>& compared) {
+absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optional<ComparedRun>& compared,
+                                   int32_t columns) {
   const v1::JobSummary& summary = detail.summary();
   std::string text = fmt::format("job           {}\nstate         {}: {}\niteration     {}/{}\n", summary.name(),
                                  JobStateName(summary.state()), summary.cause(), summary.iterations_done(),
@@ -147,29 +149,31 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
     if (compared.has_value()) {
       text += fmt::format("actions       95 % begin within {} of their predicted time\n",
                           HumanDuration(compared->comparison.start_error_p95_ns));
-      text += fmt::format("\n{}\ndeviation     {}\n", ComparisonText(compared->comparison, compared->data.plan),
-                          LargestDeviation(compared->comparison, compared->data.plan));
+      text +=
+          fmt::format("\n{}\ndeviation     {}\n", ComparisonText(compared->comparison, compared->data.plan, columns),
+                      LargestDeviation(compared->comparison, compared->data.plan));
     }
-    text += fmt::format("\n{}", StageTable(plan));
+    text += fmt::format("\n{}", StageTable(plan, {Rows::kFolded, columns}));
     GP_ASSIGN_OR_RETURN(const std::vector<StageRanksMemory> memory, MemoryOfJob(detail));
-    text += memory.empty() ? "" : fmt::format("\n{}", RankMemoryText(memory));
+    text += memory.empty() ? "" : fmt::format("\n{}", RankMemoryText(memory, {Rows::kFolded, columns}));
     if (!baselines.empty()) {
-      text += fmt::format("\n{}", BaselineTable(baselines, prediction.iteration_ns));
+      text += fmt::format("\n{}", BaselineTable(baselines, prediction.iteration_ns, {Rows::kFolded, columns}));
     }
   }
   std::string epochs;
   if (detail.epochs_size() > 1) {
-    epochs = fmt::format("\n{}", EpochTable(detail));
+    epochs = fmt::format("\n{}", EpochTable(detail, columns));
   }
-  const std::string listed = CheckpointText(detail);
+  const std::string listed = CheckpointText(detail, columns);
   const std::string checkpoints = listed.empty() ? "" : fmt::format("\n{}", listed);
   Table transitions({"TIME (UTC)", "STATE", "CAUSE"});
   for (const v1::JobTransition& transition : detail.transitions()) {
     transitions.AddRow(
         {TimeText(transition.unix_time_ns()), std::string(JobStateName(transition.state())), transition.cause()});
   }
-  return fmt::format("{}{}{}{}\n{}\njob file, with every default:\n{}", text, epochs, RecoveryTable(detail),
-                     checkpoints, transitions.Render(), detail.manifest());
+  text += fmt::format("{}{}{}\n{}\njob file, with every default:\n", epochs, RecoveryTable(detail, columns),
+                      checkpoints, transitions.Render(columns));
+  return WrapLines(text, columns) + detail.manifest();
 }
 
 }  // namespace
@@ -189,7 +193,7 @@ absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name));
   GP_ASSIGN_OR_RETURN(const std::optional<ComparedRun> compared, CompareRun(client, name));
   if (common.output == OutputFormat::kTable) {
-    GP_ASSIGN_OR_RETURN(const std::string text, OrFailed(ToText(detail, compared)));
+    GP_ASSIGN_OR_RETURN(const std::string text, OrFailed(ToText(detail, compared, TextColumns())));
     fmt::print("{}", text);
     return kExitOk;
   }

@@ -5,11 +5,11 @@
 #include <cstdio>
 #include <string>
 
-#include "coordinator/cli/terminal.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/shutdown.h"
+#include "runtime/base/terminal.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/export/hf_export.h"
 #include "runtime/weights/float_formats.h"

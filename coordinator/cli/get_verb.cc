@@ -16,6 +16,7 @@
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/terminal.h"
 
 namespace geopipe {
 namespace {
@@ -105,8 +106,8 @@ absl::StatusOr<Listing> ListPlans(ControlClient& client, std::string_view name) 
     }
     GP_ASSIGN_OR_RETURN(const Plan plan, FromProto(detail.plan()));
     GP_ASSIGN_OR_RETURN(const Prediction prediction, FromProto(detail.prediction()));
-    listing.table.AddRow({job.name(), fmt::format("{}", job.epoch()), std::string(ScheduleKindName(plan.schedule)),
-                          FormatList(plan.delta_n), fmt::format("{}", plan.micro_batch_size),
+    listing.table.AddRow({job.name(), fmt::format("{}", job.epoch()), std::string(ScheduleTitle(plan.schedule)),
+                          DeltaNText(plan).empty() ? "-" : DeltaNText(plan), fmt::format("{}", plan.micro_batch_size),
                           fmt::format("{}", plan.sequence_length), fmt::format("{}", plan.micro_batches),
                           fmt::format("{}", plan.stages.size()), HumanDuration(prediction.iteration_ns)});
     listing.json.push_back({{"job", job.name()},
@@ -160,7 +161,7 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   } else if (listing.table.rows() == 0) {
     fmt::print("no {}\n", what);
   } else {
-    fmt::print("{}", listing.table.Render());
+    fmt::print("{}", listing.table.Render(TextColumns()));
   }
   return kExitOk;
 }

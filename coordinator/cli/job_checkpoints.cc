@@ -11,10 +11,10 @@
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/render/format.h"
-#include "coordinator/cli/terminal.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
+#include "runtime/base/terminal.h"
 
 namespace geopipe {
 namespace {
@@ -40,7 +40,7 @@ std::string TimeText(int64_t unix_time_ns) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(unix_time_ns / 1'000'000'000)));
 }
 
-std::string CheckpointText(const v1::JobDetail& detail) {
+std::string CheckpointText(const v1::JobDetail& detail, int32_t columns) {
   std::string text;
   if (detail.checkpoints_size() > 0) {
     Table table({"CHECKPOINT", "COMPLETE (UTC)", "SIZE", "TOOK", "EPOCH", "COPIED (UTC)"});
@@ -50,7 +50,7 @@ std::string CheckpointText(const v1::JobDetail& detail) {
                     std::to_string(checkpoint.identity().epoch()),
                     checkpoint.replicated_unix_time_ns() > 0 ? TimeText(checkpoint.replicated_unix_time_ns()) : "-"});
     }
-    text = table.Render();
+    text = table.Render(columns);
   }
   if (!detail.checkpoint_trouble().empty()) {
     text += fmt::format("{}\n", detail.checkpoint_trouble());

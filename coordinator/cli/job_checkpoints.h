@@ -15,8 +15,8 @@ namespace geopipe {
 // "2026-01-31 12:00:05" in UTC.
 std::string TimeText(int64_t unix_time_ns);
 
-// A table of the checkpoints and, if the latest attempt failed, why; "" when there are neither.
-std::string CheckpointText(const v1::JobDetail& detail);
+// A table of them and, if the latest attempt came to nothing, why; "" when there is nothing to tell.
+std::string CheckpointText(const v1::JobDetail& detail, int32_t columns);
 nlohmann::ordered_json CheckpointsToJson(const v1::JobDetail& detail);
 
 // geopipectl checkpoint now: asks for one and waits until it is complete.

@@ -10,11 +10,15 @@ namespace {
 
 // Values as text; "-" for what was not measured.
 std::string SpreadOfLatency(const v1::LinkMeasurement& measured) {
-  return measured.latency_samples() > 1 ? HumanDuration(measured.latency_spread_ns()) : "-";
+  return measured.latency_samples() > 1 && measured.latency_spread_ns() > 0
+             ? HumanDuration(measured.latency_spread_ns())
+             : "-";
 }
 
 std::string SpreadOfBandwidth(const v1::LinkMeasurement& measured) {
-  return measured.bandwidth_samples() > 1 ? HumanBandwidth(measured.bandwidth_spread_bytes_per_s()) : "-";
+  return measured.bandwidth_samples() > 1 && measured.bandwidth_spread_bytes_per_s() > 0
+             ? HumanBandwidth(measured.bandwidth_spread_bytes_per_s())
+             : "-";
 }
 
 // "-" where nothing is known or declared.

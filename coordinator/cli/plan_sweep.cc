@@ -13,11 +13,11 @@
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/sweep_svg.h"
 #include "coordinator/cli/render/winner_map.h"
-#include "coordinator/cli/terminal.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/job_spec.h"
 #include "runtime/base/files.h"
+#include "runtime/base/terminal.h"
 
 namespace geopipe {
 namespace {
@@ -168,9 +168,18 @@ Table PointTable(const Sweep& sweep) {
   if (several) {
     headings.emplace_back("SEARCHED");
   }
-  headings.insert(headings.end(), {"B", "S", "PLAN ΔN", "ITERATION", "BUBBLE", "1F1B SAME", "BUBBLE", "BUBBLE SAVED",
-                                   "TIME SAVED", "1F1B BEST", "TIME SAVED", ""});
-  Table table(headings);
+  const size_t keys = headings.size();
+  const bool advances = std::ranges::any_of(sweep.points, [](const SweepPoint& point) {
+    return std::ranges::any_of(
+        point.results, [](const SweepResult& result) { return result.feasible && !DeltaNText(result.plan).empty(); });
+  });
+  headings.insert(headings.end(), {"B", "S"});
+  if (advances) {
+    headings.emplace_back("PLAN ΔN");
+  }
+  headings.insert(headings.end(), {"ITERATION", "BUBBLE", "1F1B SAME", "BUBBLE", "BUBBLE SAVED", "TIME SAVED",
+                                   "1F1B BEST", "TIME SAVED", ""});
+  Table table(headings, keys);
   for (size_t i = 0; i < sweep.points.size(); ++i) {
     for (size_t schedule = 0; schedule < sweep.schedules.size(); ++schedule) {
       const SweepResult& result = sweep.points[i].results[schedule];
@@ -182,9 +191,13 @@ Table PointTable(const Sweep& sweep) {
         row.push_back(sweep.schedules[schedule]);
       }
       if (result.feasible) {
-        row.insert(row.end(), {fmt::format("{}", result.plan.micro_batch_size),
-                               fmt::format("{}", result.plan.sequence_length), FormatList(result.plan.delta_n),
-                               Iteration(result.prediction.iteration_ns), HumanPercent(result.prediction.bubble_ratio),
+        row.insert(row.end(),
+                   {fmt::format("{}", result.plan.micro_batch_size), fmt::format("{}", result.plan.sequence_length)});
+        if (advances) {
+          const std::string delta_n = DeltaNText(result.plan);
+          row.push_back(delta_n.empty() ? "-" : delta_n);
+        }
+        row.insert(row.end(), {Iteration(result.prediction.iteration_ns), HumanPercent(result.prediction.bubble_ratio),
                                Iteration(result.same.iteration_ns), HumanPercent(result.same.bubble_ratio),
                                HumanPercent(result.BubbleReduction()), HumanPercent(result.Gain()),
                                Iteration(result.best.iteration_ns), HumanPercent(result.GainOverBest()),
@@ -208,21 +221,30 @@ std::string Where(const Sweep& sweep, size_t point) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
+// One line for rows of a grid that follow each other with the same knee.
 std::string Knees(const Sweep& sweep) {
   const SweepAxis& axis = sweep.axes.back();
   const std::string_view name = SweepKeyName(axis.key);
   const std::string_view more = axis.key == SweepKey::kLatency ? "less" : "more";
-  std::string text;
   const size_t rows = sweep.axes.size() == 2 ? sweep.axes.front().values.size() : 1;
-  for (size_t row = 0; row < rows; ++row) {
-    const std::string at = sweep.axes.size() == 2
-                               ? fmt::format("at {} {}: ", SweepKeyName(sweep.axes.front().key),
-                                             SweepValueText(sweep.axes.front().key, sweep.axes.front().values[row]))
-                               : "";
-    const std::string knee = KneeText(sweep, row);
-    text += knee.empty() ? fmt::format("knee: {}none in this range; {} {} still helps at its end\n", at, more, name)
-                         : fmt::format("knee: {}{} {}; {} {} gains less than {:.0f} %\n", at, name, knee, more, name,
-                                       100 * kKneeTolerance);
+  std::string text;
+  for (size_t first = 0, end = 0; first < rows; first = end) {
+    const std::string knee = KneeText(sweep, first);
+    while (end < rows && KneeText(sweep, end) == knee) {
+      ++end;
+    }
+    std::string at;
+    if (sweep.axes.size() == 2) {
+      const SweepAxis& other = sweep.axes.front();
+      const std::string low = SweepValueText(other.key, other.values[first]);
+      const std::string high = SweepValueText(other.key, other.values[end - 1]);
+      at = end - first == rows ? fmt::format(" at every {}", SweepKeyName(other.key))
+           : end - first == 1  ? fmt::format(" at {} {}", SweepKeyName(other.key), low)
+                               : fmt::format(" at {} {} to {}", SweepKeyName(other.key), low, high);
+    }
+    text += knee.empty() ? fmt::format("knee: none in this range{}; {} {} still helps at its end\n", at, more, name)
+                         : fmt::format("knee: {} {}{}; {} saves less than {:.0f} % of the iteration\n", name, knee, at,
+                                       more, 100 * kKneeTolerance);
   }
   return text;
 }
@@ -300,11 +322,11 @@ absl::StatusOr<std::vector<SweepAxis>> ParseSweeps(std::span<const std::string> 
   return axes;
 }
 
-std::string SweepText(const Sweep& sweep) {
+std::string SweepText(const Sweep& sweep, int32_t columns) {
   std::string text = fmt::format(
       "{}\n1F1B BEST: blocking 1F1B with the b, s and layers that suit it at each point, the baseline of a sweep\n"
       "1F1B SAME: with the b, s and layers of that row's plan, so it may also change where the plan does\n{}",
-      PointTable(sweep).Render(), Knees(sweep));
+      PointTable(sweep).Render(columns), Knees(sweep));
   for (size_t schedule = 0; schedule < sweep.schedules.size(); ++schedule) {
     const SweepSummary summary = Summarize(sweep, schedule);
     if (summary.feasible == 0) {
@@ -322,8 +344,8 @@ std::string SweepText(const Sweep& sweep) {
       break;  // the others' reasons are alike
     }
   }
-  const std::string winners = WinnersText(sweep);
-  return winners.empty() ? text : fmt::format("{}\n{}", text, winners);
+  const std::string winners = WinnersText(sweep, columns);
+  return WrapLines(winners.empty() ? text : fmt::format("{}\n{}", text, winners), columns);
 }
 
 std::string SweepCsv(const Sweep& sweep) {
@@ -434,7 +456,7 @@ absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& t
         SweepToSvg(sweep, fmt::format("{}: {} against 1F1B", job, fmt::join(sweep.schedules, ", "))))));
   }
   if (output == OutputFormat::kTable || output == OutputFormat::kWide) {
-    fmt::print("{}", SweepText(sweep));
+    fmt::print("{}", SweepText(sweep, TextColumns()));
   } else {
     PrintDocument(SweepToJson(sweep), output);
   }

@@ -36,8 +36,8 @@ absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& t
 // empty, one number for all, or one for each ("7,14"). InvalidArgument begins with the flag and its text.
 absl::StatusOr<std::vector<SweepAxis>> ParseSweeps(std::span<const std::string> texts, std::string_view steps);
 
-// A sweep for people (a table and its summary), for spreadsheets (CSV) and for programs (JSON).
-std::string SweepText(const Sweep& sweep);
+// A sweep for people (a table and what it comes to), for spreadsheets (CSV) and for programs (JSON).
+std::string SweepText(const Sweep& sweep, int32_t columns = kAnyColumns);
 
 // One line per point and schedule; the first one names the columns. Base units; ΔN of several crossings with blanks
 // between them; empty where there is no plan.

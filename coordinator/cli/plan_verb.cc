@@ -17,7 +17,6 @@
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/memory_output.h"
 #include "coordinator/cli/render/plan_output.h"
-#include "coordinator/cli/terminal.h"
 #include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/profile_file.h"
@@ -36,6 +35,7 @@
 #include "optimizer/plan/site_planner.h"
 #include "optimizer/simulator/simulator.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/manifest/job_manifest.h"
 
@@ -275,19 +275,17 @@ std::vector<Baseline> OfSchedules(std::vector<Baseline> baselines) {
   return baselines;
 }
 
-std::string ToText(const Planned& planned, Rows rows) {
+std::string ToText(const Planned& planned, View view) {
   const PlanResult& result = planned.result;
-  const std::string memory =
-      MemoryText(planned.memory, result.plan.stages.size() > result.plan.pipeline_ranks.size(), rows);
-  std::string text =
-      fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}{}{}{}\n{}{}\n{}",
-                  PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline, result.plan.grid.data,
-                  WarningText(result.warnings), OmissionText(planned.omissions), TradeText(result),
-                  PredictionText(result.prediction), FiguresText(planned.figures, rows),
-                  CostReportText(result.cost_reports, result.plan), StageTable(result.plan, rows),
-                  memory.empty() ? "" : "\n" + memory,
-                  BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns));
-  text += fmt::format("\n{}", AlternativesText(planned.alternatives, result, rows));
+  const std::string memory = MemoryText(planned.memory, view);
+  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}{}{}{}\n{}{}\n{}",
+                                 PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline,
+                                 result.plan.grid.data, WarningText(result.warnings), OmissionText(planned.omissions),
+                                 TradeText(result), PredictionText(result.prediction),
+                                 FiguresText(planned.figures, view), CostReportText(result.cost_reports, result.plan),
+                                 StageTable(result.plan, view), memory.empty() ? "" : "\n" + memory,
+                                 BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns, view));
+  text += fmt::format("\n{}", AlternativesText(planned.alternatives, result, view));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),
                       HumanCount(search.evaluations), SpaceText(search.space_size), HumanDuration(planned.wall_ns),
@@ -301,12 +299,12 @@ std::string ToText(const Planned& planned, Rows rows) {
     for (const RejectedAlternative& alternative : search.rejected) {
       table.AddRow({alternative.change, alternative.reason});
     }
-    text += fmt::format("\n{}", table.Render());
+    text += fmt::format("\n{}", table.Render(view.columns));
   }
   if (planned.explanation.has_value()) {
-    text += fmt::format("\n{}", ExplanationText(*planned.explanation, result, rows));
+    text += fmt::format("\n{}", ExplanationText(*planned.explanation, result, view));
   }
-  return text;
+  return WrapLines(text, view.columns);
 }
 
 }  // namespace
@@ -361,7 +359,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   }
   // A terminal that is wide enough gets a chart without being asked.
   const bool gantt = options.timeline.gantt || (OutputIsTerminal() && TerminalColumns() >= kWideTerminal);
-  fmt::print("{}{}", ToText(planned, output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded),
+  fmt::print("{}{}", ToText(planned, {output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded, TextColumns()}),
              gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
   return kExitOk;
 }

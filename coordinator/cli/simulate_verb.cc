@@ -22,6 +22,7 @@
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
 #include "runtime/base/files.h"
+#include "runtime/base/terminal.h"
 
 namespace geopipe {
 namespace {
@@ -172,7 +173,47 @@ Json ToJson(const Simulated& simulated) {
   return json;
 }
 
-std::string ToText(const Simulated& simulated) {
+// Of many devices those that follow each other alike share a row, and of many rows the first and the last are shown.
+std::string DeviceTable(const Simulated& simulated, int32_t columns) {
+  constexpr size_t kMaxSpelledOut = 32;
+  constexpr size_t kMaxRows = 40;
+  const SimulationResult& result = simulated.result;
+  struct Devices {
+    size_t first;
+    size_t last;
+    std::vector<std::string> cells;
+  };
+  std::vector<Devices> rows;
+  for (size_t device = 0; device < result.busy_ns.size(); ++device) {
+    const double idle = result.iteration_ns == 0 ? 0 : 1 - Ratio(result.busy_ns[device], result.iteration_ns);
+    const bool memory = !result.peak_bytes.empty();
+    std::vector<std::string> cells{HumanDuration(result.busy_ns[device]), HumanPercent(idle),
+                                   memory ? HumanBytes(result.peak_bytes[device]) : "-",
+                                   memory ? HumanBytes(simulated.costs.memory->capacity_bytes[device]) : "-"};
+    if (result.busy_ns.size() > kMaxSpelledOut && !rows.empty() && rows.back().cells == cells) {
+      rows.back().last = device;
+    } else {
+      rows.push_back({device, device, std::move(cells)});
+    }
+  }
+  Table table({"DEVICE", "BUSY", "BUBBLE", "PEAK", "CAPACITY"});
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows.size() > kMaxRows && i == kMaxRows / 2) {
+      i = rows.size() - kMaxRows / 2;
+    }
+    std::vector<std::string>& cells = rows[i].cells;
+    cells.insert(cells.begin(), rows[i].first == rows[i].last ? fmt::format("{}", rows[i].first)
+                                                              : fmt::format("{}-{}", rows[i].first, rows[i].last));
+    table.AddRow(std::move(cells));
+  }
+  const std::string more = rows.size() > kMaxRows
+                               ? fmt::format("{} devices between them are in -o json\n",
+                                             rows[rows.size() - kMaxRows / 2].first - rows[kMaxRows / 2].first)
+                               : "";
+  return table.Render(columns) + more;
+}
+
+std::string ToText(const Simulated& simulated, int32_t columns) {
   const SimulationResult& result = simulated.result;
   const int64_t bound_ns = simulated.TightestBoundNs();
   std::string text = fmt::format(
@@ -186,15 +227,7 @@ std::string ToText(const Simulated& simulated) {
   if (!result.peak_bytes.empty()) {
     text += fmt::format("memory     {}\n", result.fits ? "fits" : "does not fit");
   }
-  Table table({"DEVICE", "BUSY", "BUBBLE", "PEAK", "CAPACITY"});
-  for (size_t device = 0; device < result.busy_ns.size(); ++device) {
-    const double idle = result.iteration_ns == 0 ? 0 : 1 - Ratio(result.busy_ns[device], result.iteration_ns);
-    const bool memory = !result.peak_bytes.empty();
-    table.AddRow({fmt::format("{}", device), HumanDuration(result.busy_ns[device]), HumanPercent(idle),
-                  memory ? HumanBytes(result.peak_bytes[device]) : "-",
-                  memory ? HumanBytes(simulated.costs.memory->capacity_bytes[device]) : "-"});
-  }
-  return fmt::format("{}\n{}", text, table.Render());
+  return WrapLines(fmt::format("{}\n{}", text, DeviceTable(simulated, columns)), columns);
 }
 
 }  // namespace
@@ -222,7 +255,8 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   const Timeline timeline = TimelineOf(simulated);
   GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));
   if (options.common.output == OutputFormat::kTable) {
-    fmt::print("{}{}", ToText(simulated), options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
+    fmt::print("{}{}", ToText(simulated, TextColumns()),
+               options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
   } else {
     PrintDocument(ToJson(simulated), options.common.output);
   }

@@ -2,11 +2,11 @@
 
 #include <fmt/format.h>
 
-#include "coordinator/cli/render/format.h"
+#include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/render/timeline.h"
-#include "coordinator/cli/terminal.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/terminal.h"
 
 namespace geopipe {
 
@@ -38,9 +38,9 @@ std::string GanttText(const Timeline& timeline) {
 
 TimelineLabels LabelsOfPlan(const Plan& plan, int64_t lower_bound_ns) {
   TimelineLabels labels;
-  labels.title = fmt::format("{}{}, {}, {} × {} tokens", ScheduleKindName(plan.schedule),
-                             plan.delta_n.empty() ? "" : ", ΔN " + FormatList(plan.delta_n), CommModeName(plan.comm),
-                             plan.micro_batch_size, plan.sequence_length);
+  const std::string delta_n = DeltaNText(plan);
+  labels.title = fmt::format("{}{}{}, {}, {} × {} tokens", ScheduleTitle(plan.schedule), delta_n.empty() ? "" : ", ΔN ",
+                             delta_n, CommModeName(plan.comm), plan.micro_batch_size, plan.sequence_length);
   labels.device = "pipeline rank";
   labels.lower_bound_ns = lower_bound_ns;
   labels.pipelines = plan.grid.data;

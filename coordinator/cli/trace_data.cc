@@ -105,7 +105,7 @@ absl::StatusOr<std::string> TraceJson(const TraceData& data) {
       data.costs.shape);
 }
 
-std::string ComparisonText(const PlanComparison& comparison, const Plan& plan) {
+std::string ComparisonText(const PlanComparison& comparison, const Plan& plan, int32_t columns) {
   Table stages({"STAGE", "FORWARD PREDICTED", "MEASURED", "CHANGE", "BACKWARD PREDICTED", "MEASURED", "CHANGE"});
   for (size_t i = 0; i < comparison.stages.size(); ++i) {
     const StageComparison& stage = comparison.stages[i];
@@ -115,14 +115,14 @@ std::string ComparisonText(const PlanComparison& comparison, const Plan& plan) {
                    HumanDuration(stage.predicted_backward_ns), HumanDuration(stage.measured_backward_ns),
                    Change(stage.predicted_backward_ns, stage.measured_backward_ns)});
   }
-  std::string text = stages.Render();
+  std::string text = stages.Render(columns);
   if (!comparison.links.empty()) {
     Table links({"LINK", "CROSSING PREDICTED", "MEASURED", "CHANGE"});
     for (const LinkComparison& link : comparison.links) {
       links.AddRow({LinkName(plan, link.boundary, link.upwards), HumanDuration(link.predicted_ns),
                     HumanDuration(link.measured_ns), Change(link.predicted_ns, link.measured_ns)});
     }
-    text += fmt::format("\n{}", links.Render());
+    text += fmt::format("\n{}", links.Render(columns));
   }
   return text;
 }

@@ -40,7 +40,7 @@ absl::StatusOr<std::optional<ComparedRun>> CompareRun(ControlClient& client, con
 absl::StatusOr<std::string> TraceJson(const TraceData& data);
 
 // The stages and links with what was predicted and what was measured.
-std::string ComparisonText(const PlanComparison& comparison, const Plan& plan);
+std::string ComparisonText(const PlanComparison& comparison, const Plan& plan, int32_t columns = kAnyColumns);
 // One sentence on the largest deviation: "stage 1 (west/0/0) is slower than predicted: …", or that there is none.
 std::string LargestDeviation(const PlanComparison& comparison, const Plan& plan);
 // {"iterations","stages":[…],"links":[…],"deviations":[…],"largest_deviation"}.

@@ -10,11 +10,13 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/job_spec.h"
+#include "runtime/base/terminal.h"
 #include "runtime/manifest/coordinator_config.h"
 
 namespace geopipe {
 namespace {
 
+constexpr int32_t kMaxHelpColumns = 100;
 constexpr char kExitCode[] = "geopipectl/exit_code";
 
 void AppendYaml(const nlohmann::ordered_json& json, int indent, std::string& text) {
@@ -107,7 +109,7 @@ std::optional<int> ParseVerbFlags(FlagSet& flags, std::span<const std::string> a
     return kExitBadInput;
   }
   if (flags.help_requested()) {
-    fmt::print("{}", flags.Help());
+    fmt::print("{}", flags.Help(std::min(TerminalColumns(), kMaxHelpColumns)));
     return kExitOk;
   }
   return std::nullopt;

@@ -123,7 +123,7 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
     Log(LogLevel::kInfo, job.name(),
         fmt::format("checkpoint of iteration {}: {} after {}", reaction.checkpoint->identity.iteration,
-                    FormatBytes(reaction.checkpoint->bytes), FormatSeconds(reaction.checkpoint->duration_ns)));
+                    HumanBytes(reaction.checkpoint->bytes), FormatSeconds(reaction.checkpoint->duration_ns)));
   }
   if (reaction.copied.has_value()) {
     NoteCopied(job, *reaction.copied, now.unix_ns);

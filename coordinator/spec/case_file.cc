@@ -305,10 +305,9 @@ absl::StatusOr<PipelineCosts> ReadCaseFile(const std::filesystem::path& path) {
   return ParseCaseFile(text, path.string());
 }
 
-std::string ExplainCase() {
-  return "A case file: explicit costs of one pipeline iteration. Seconds, bytes and bytes per second, without "
-         "units.\n\n" +
-         CaseSchema().Reference();
+FileReference ExplainCase() {
+  return {"A case file: explicit costs of one pipeline iteration. Seconds, bytes and bytes per second, without units.",
+          CaseSchema().Rows()};
 }
 
 }  // namespace geopipe

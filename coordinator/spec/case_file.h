@@ -8,6 +8,7 @@
 #include <string_view>
 
 #include "optimizer/model/pipeline_costs.h"
+#include "runtime/base/config/schema.h"
 
 namespace geopipe {
 
@@ -18,6 +19,6 @@ absl::StatusOr<PipelineCosts> ReadCaseFile(const std::filesystem::path& path);
 absl::StatusOr<PipelineCosts> ParseCaseFile(std::string_view text, std::string_view file);
 
 // The reference of every key.
-std::string ExplainCase();
+FileReference ExplainCase();
 
 }  // namespace geopipe

@@ -128,10 +128,11 @@ absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& 
   return WriteFileAtomically(path, FormatProfile(profile));
 }
 
-std::string ExplainProfile() {
-  return "A profile file: measured costs, from which the planner also tells those at other b and s. Durations carry "
-         "units.\n\n" +
-         ProfileSchema().Reference();
+FileReference ExplainProfile() {
+  return {
+      "A profile file: measured costs, from which the planner also tells those at other b and s. Durations carry "
+      "units.",
+      ProfileSchema().Rows()};
 }
 
 }  // namespace geopipe

@@ -10,6 +10,7 @@
 
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/profile.h"
+#include "runtime/base/config/schema.h"
 
 namespace geopipe {
 
@@ -24,6 +25,6 @@ std::string FormatProfile(const Profile& profile);
 absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& profile);
 
 // The reference of every key.
-std::string ExplainProfile();
+FileReference ExplainProfile();
 
 }  // namespace geopipe

@@ -300,9 +300,8 @@ absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path, 
   return ParseTopologyFile(text, path.string(), figures);
 }
 
-std::string ExplainTopology() {
-  return "A topology file: the cluster, for planning with no server.\n\n" + TopologySchema().Reference() +
-         PresetReference();
+FileReference ExplainTopology() {
+  return {"A topology file: the cluster, for planning with no server.", TopologySchema().Rows(), PresetReference()};
 }
 
 }  // namespace geopipe

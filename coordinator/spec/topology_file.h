@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "optimizer/model/cluster.h"
+#include "runtime/base/config/schema.h"
 
 namespace geopipe {
 
@@ -23,6 +24,6 @@ absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string
                                               DeviceFigures figures = DeviceFigures::kOptional);
 
 // The reference of every key.
-std::string ExplainTopology();
+FileReference ExplainTopology();
 
 }  // namespace geopipe

@@ -11,6 +11,7 @@
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/suggest.h"
+#include "runtime/base/wrap.h"
 
 namespace geopipe {
 namespace {
@@ -25,27 +26,6 @@ absl::Status SetNumber(std::string_view text, Number* value) {
   }
   *value = parsed;
   return absl::OkStatus();
-}
-
-// `text` broken into lines of at most `width` characters, continued after `indent` blanks.
-std::string Wrap(std::string_view text, size_t width, size_t indent) {
-  std::string wrapped;
-  size_t column = 0;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find(' '), text.size());
-    const std::string_view word = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    if (column > 0 && column + 1 + word.size() > width) {
-      wrapped.append("\n").append(indent, ' ');
-      column = 0;
-    } else if (column > 0) {
-      wrapped += ' ';
-      ++column;
-    }
-    wrapped += word;
-    column += word.size();
-  }
-  return wrapped;
 }
 
 }  // namespace
@@ -249,9 +229,8 @@ std::string FlagSet::Usage() const {
   return usage;
 }
 
-std::string FlagSet::Help() const {
-  constexpr size_t kWidth = 80;
-  constexpr size_t kMaxColumn = 32;
+std::string FlagSet::Help(int32_t columns) const {
+  constexpr int32_t kMaxColumn = 32;
   std::vector<std::pair<std::string, std::string>> rows;
   for (const Positional& positional : positionals_) {
     rows.emplace_back("  " + positional.metavar, positional.help);
@@ -262,15 +241,19 @@ std::string FlagSet::Help() const {
     const std::string suffix = flag.default_text.empty() ? "" : fmt::format(" [default: {}]", flag.default_text);
     rows.emplace_back(fmt::format("  {}--{}{}", short_name, flag.name, value), flag.help + suffix);
   }
-  size_t column = 0;
+  int32_t column = 0;
   for (const auto& row : rows) {
-    column = std::max(column, std::min(row.first.size() + 2, kMaxColumn));
+    column = std::max(column, std::min(DisplayWidth(row.first) + 2, std::min(kMaxColumn, columns / 2)));
   }
-  std::string help = fmt::format("{}\n\n{}\n\n", Wrap(summary_, kWidth, 0), Usage());
+  const std::string margin(static_cast<size_t>(column), ' ');
+  std::string help = fmt::format("{}\n\n{}\n\n", WrapLines(summary_, columns), WrapLines(Usage(), columns));
   for (const auto& [left, right] : rows) {
-    const std::string_view next_line = left.size() + 2 > column ? "\n" : "";
-    help += fmt::format("{:<{}}{}{:{}}{}\n", left, column, next_line, "", next_line.empty() ? 0 : column,
-                        Wrap(right, kWidth - column, column));
+    help += left;
+    std::string gap = DisplayWidth(left) + 2 > column ? "\n" + margin : margin.substr(left.size());
+    for (const std::string& line : Wrap(right, columns - column)) {
+      help += std::exchange(gap, "\n" + margin) + line;
+    }
+    help += '\n';
   }
   return help;
 }

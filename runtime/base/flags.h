@@ -59,7 +59,7 @@ class FlagSet {
   bool help_requested() const { return help_requested_; }
   // True when the flag of this long name was on the command line.
   bool given(std::string_view name) const;
-  std::string Help() const;
+  std::string Help(int32_t columns = 80) const;
   // "usage: geopipectl plan [flags] ..."
   std::string Usage() const;
 

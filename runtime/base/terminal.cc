@@ -1,11 +1,14 @@
-#include "coordinator/cli/terminal.h"
+#include "runtime/base/terminal.h"
 
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <cstdlib>
+#include <optional>
 #include <string_view>
+
+#include "runtime/base/wrap.h"
 
 namespace geopipe {
 namespace {
@@ -19,12 +22,7 @@ std::string_view Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-}  // namespace
-
-bool OutputIsTerminal() { return isatty(STDOUT_FILENO) != 0; }
-bool ErrorIsTerminal() { return isatty(STDERR_FILENO) != 0; }
-
-int32_t TerminalColumns() {
+std::optional<int32_t> KnownColumns() {
   const std::string_view text = Environment("COLUMNS");
   int32_t columns = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
@@ -35,8 +33,17 @@ int32_t TerminalColumns() {
   if (OutputIsTerminal() && ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col >= kMinColumns) {
     return size.ws_col;
   }
-  return kDefaultColumns;
+  return std::nullopt;
 }
+
+}  // namespace
+
+bool OutputIsTerminal() { return isatty(STDOUT_FILENO) != 0; }
+bool ErrorIsTerminal() { return isatty(STDERR_FILENO) != 0; }
+
+int32_t TerminalColumns() { return KnownColumns().value_or(kDefaultColumns); }
+
+int32_t TextColumns() { return KnownColumns().value_or(OutputIsTerminal() ? kDefaultColumns : kAnyColumns); }
 
 bool OutputInColour() { return OutputIsTerminal() && Environment("NO_COLOR").empty() && Environment("TERM") != "dumb"; }
 

@@ -24,6 +24,7 @@
 #include "runtime/base/network_limits.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/version.h"
 #include "runtime/checkpoint/exchange/file_server.h"
 #include "runtime/main/probe_process.h"
@@ -272,7 +273,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
   if (set.help_requested()) {
-    fmt::print("{}", set.Help());
+    fmt::print("{}", set.Help(TerminalColumns()));
     return 0;
   }
   if (flags.version) {

@@ -69,7 +69,7 @@ const Schema<AgentConfig>& AgentConfigSchema() {
                           "The network of these devices, like 10.20.0.0/16, which nobody outside the federation "
                           "reaches: UCX obeys whoever connects. Needed with allow_unprotected.")
                      .Key("ports", StringValue(), &C::ucx_ports,
-                          "Ports that workers and probes listen on, like 47000-47063, for a firewall to name; four "
+                          "Ports that workers and probes listen on, like 47000-47063, for a firewall to name; five "
                           "for each device and four more. Any free ones when empty."),
                  "Transport between workers.")
           .Map("network", NetworkConfigSchema(), &C::network,

@@ -147,10 +147,9 @@ absl::Status CheckRun(const JobSpec& job) {
   return absl::OkStatus();
 }
 
-std::string ExplainJob() {
-  return "A job file. Quantities carry units (20ms, 400Gbps, 64GiB, 15%); relative paths are relative to the "
-         "file.\n\n" +
-         JobSchema("").Reference();
+FileReference ExplainJob() {
+  return {"A job file. Quantities carry units (20ms, 400Gbps, 64GiB, 15%); relative paths are relative to the file.",
+          JobSchema("").Rows()};
 }
 
 }  // namespace geopipe

@@ -15,6 +15,8 @@
 
 namespace geopipe {
 
+struct FileReference;  // runtime/base/config/schema.h
+
 // A job that passes ValidateJob. Relative paths are taken from the file's own folder; `model.init_from` is read for its
 // config.json. Data files are not opened: planning needs none. `backend`: the job is to be run on it, and keys that do
 // nothing in a run, or that the backend cannot do, are refused too. Errors are one sentence, "file:line:column:
@@ -41,6 +43,6 @@ absl::StatusOr<JobSpec> ParseManifest(std::string_view text);
 absl::Status CheckRun(const JobSpec& job);
 
 // The reference of every key, from the table that reads them.
-std::string ExplainJob();
+FileReference ExplainJob();
 
 }  // namespace geopipe

@@ -111,7 +111,7 @@ Schema<TrainingSpec> TrainingSchema() {
       .Key("weight_decay", AtLeast(0.0, NumberValue()), &T::weight_decay,
            "Decoupled, on tensors of two or more dimensions.")
       .Key("grad_clip", OptionalValue("none", Above(0.0, NumberValue())), &T::grad_clip,
-           "Maximum global gradient norm; none: no clipping, which also skips the norm's reduction.");
+           "Maximum global gradient norm; none: no clipping (also skips the norm reduction).");
 }
 
 Schema<ParallelismSpec> ParallelismSchema() {

@@ -8,6 +8,7 @@
 #
 # Plans are the same for the same seed unless a time limit ends the search, so run it where nothing else runs. Figures
 # that are measured (measured_NAME below) differ from run to run: --check leaves them out. $BIN: where the programs are.
+# shellcheck disable=SC2317  # functions are called by names that are put together
 set -euo pipefail
 export LC_ALL=C.UTF-8 COLUMNS=120
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
@@ -20,7 +21,7 @@ export TMPDIR=$work
 
 examples=deploy/examples
 clusters=tests/golden/clusters
-grid=(--sweep latency=0.5ms..50ms --sweep bandwidth=10Gbps..800Gbps --steps 7,7)
+grid=(--sweep latency=0.5ms..50ms --sweep bandwidth=10Gbps..800Gbps --steps "7,7")
 
 plan_example() { # 13b|70b, flags
   local job=$1
@@ -53,8 +54,11 @@ columns() {
 fenced() { printf '```\n'; cat; printf '```\n'; }
 
 # ---- pictures ----
-picture_plan() { "$ctl" simulate -f tests/golden/cases/two-sites-20ms.yaml --schedule geopipe --delta-n 2 --export-svg "$work/p.svg" > /dev/null; cat "$work/p.svg"; }
-picture_plan_13b() { plan_example 13b --export-svg "$work/p.svg" > /dev/null; cat "$work/p.svg"; }
+picture_plan() {
+  "$ctl" simulate -f tests/golden/cases/two-sites-20ms.yaml --schedule geopipe --delta-n 2 \
+    --export-svg "$work/plan.svg" > /dev/null
+  cat "$work/plan.svg"
+}
 for job in 13b 70b; do
   eval "picture_sweep_grid_$job() { sweep_svg grid-$job $job geopipe,auto \"\${grid[@]}\"; }"
   eval "picture_sweep_bandwidth_$job() { sweep_svg bandwidth-$job $job geopipe,auto --sweep bandwidth=10Gbps..800Gbps; }"
@@ -144,11 +148,12 @@ for argument in "$@"; do
   case $argument in
     --check) check=yes ;;
     --list) declare -F | awk '{ print $3 }' | sed -nE 's/^(picture|figure|measured)_//p' | sort -u; exit ;;
-    --help | -h) sed -nE '2,/^set /{/^set /d; s/^# ?//p}' "${BASH_SOURCE[0]}"; exit ;;
+    --help | -h) sed -nE '2,/^# shellcheck /{/^# shellcheck /d; s/^# ?//p}' "${BASH_SOURCE[0]}"; exit ;;
     -*) echo "unknown flag $argument; --check, --list or names" >&2; exit 2 ;;
-    *) declare -F "picture_$argument" "figure_$argument" "measured_$argument" > /dev/null || {
-         echo "no figure is called $argument; --list names them" >&2; exit 2; }
-       asked+=("$argument") ;;
+    *)
+      "$0" --list | grep -qx -- "$argument" || { echo "no figure is called $argument; --list names them" >&2; exit 2; }
+      asked+=("$argument")
+      ;;
   esac
 done
 is_asked() { [ ${#asked[@]} -eq 0 ] || printf '%s\n' "${asked[@]}" | grep -qx -- "$1"; }

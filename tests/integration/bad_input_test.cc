@@ -211,7 +211,7 @@ TEST_CASE("a job comes from standard input, and output that is lost is an error"
         "/bin/sh", {"-c", fmt::format("{} plan --topology {} {}", std::string(GEOPIPE_BINARY_DIR) + "/bin/geopipectl",
                                       topology, tail)});
   };
-  CHECK(shell("-f - < " + plan).out.find("plan          auto") == 0);
+  CHECK(shell("-f - < " + plan).out.find("plan          made to measure") == 0);
   for (const std::string format : {"table", "json"}) {
     const CommandResult lost = shell(fmt::format("-f {} -o {} > /dev/full", plan, format));
     CHECK(lost.exit_status.exit_code == 1);

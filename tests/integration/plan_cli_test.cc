@@ -180,7 +180,7 @@ TEST_CASE("a plan says why it is what it is") {
   const CommandResult table = RunCommand("geopipectl", args);
   REQUIRE(table.exit_status.success());
   for (const std::string text :
-       {"what binds each stage", "its own compute", "where the bubble of ", "warm-up", "drain",
+       {"what binds each rank", "its own compute", "where the bubble of ", "warm-up", "drain",
         "plain work: ", "\nwhat each choice costs: ", "\nmemory of a device at its peak in GiB", "\ntightest: "}) {
     INFO(text);
     CHECK(table.out.find(text) != std::string::npos);

@@ -87,9 +87,9 @@ bool SameLosses(const RunReport& first, const RunReport& other) {
                             });
 }
 
-std::string ComparisonTable(const std::vector<VariantReport>& reports) {
-  Table table({"variant", "ΔN", "predicted", "measured", "error", "bubble predicted", "bubble measured",
-               "95 % of starts within", "speed-up", "losses"});
+std::string ComparisonTable(const std::vector<VariantReport>& reports, int32_t columns) {
+  Table table({"VARIANT", "ΔN", "PREDICTED", "MEASURED", "ERROR", "BUBBLE PREDICTED", "BUBBLE MEASURED",
+               "95 % OF STARTS WITHIN", "SPEED-UP", "LOSSES"});
   const RunReport& first = reports.front().report;
   for (const VariantReport& variant : reports) {
     const RunReport& report = variant.report;
@@ -108,7 +108,7 @@ std::string ComparisonTable(const std::vector<VariantReport>& reports) {
          : *equal           ? "equal"
                             : "DIFFER"});
   }
-  std::string text = table.Render();
+  std::string text = table.Render(columns);
   for (const VariantReport& variant : reports) {
     if (const std::string stolen = StolenNote(variant.report.stolen_share); !stolen.empty()) {
       text += fmt::format("{}: {}\n", variant.label, stolen);

@@ -9,6 +9,7 @@
 
 #include "coordinator/cli/run_report.h"
 #include "optimizer/model/run_options.h"
+#include "runtime/base/wrap.h"
 
 namespace geopipe {
 
@@ -34,7 +35,7 @@ bool SameLosses(const RunReport& first, const RunReport& other);
 // Predicted and measured iteration time and bubble of each variant, its speed-up against the first, and whether the
 // losses are the first one's; below, the variants during which processor time was stolen. REQUIRES: every report is of
 // a completed job.
-std::string ComparisonTable(const std::vector<VariantReport>& reports);
+std::string ComparisonTable(const std::vector<VariantReport>& reports, int32_t columns = kAnyColumns);
 
 // {"job","variants":[{"variant", …as RunReportToJson…, "speedup","losses_equal"}…]}: losses_equal is null where there
 // are none. REQUIRES: as ComparisonTable.

@@ -9,6 +9,7 @@
 #include "coordinator/cli/run_report.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/terminal.h"
 
 namespace geopipe {
 
@@ -67,12 +68,12 @@ void PlaygroundFollower::PrintPlan() {
     plan_ = *plan;
     Print(fmt::format("\nplan          {}\n{}{}\n{}", PlanHeadline(*plan),
                       WarningText({detail->warnings().begin(), detail->warnings().end()}), PredictionText(*prediction),
-                      StageTable(*plan)));
+                      StageTable(*plan, {Rows::kFolded, TextColumns()})));
   }
 }
 
 void PlaygroundFollower::Print(const std::string& line) {
-  fmt::print(lines_, "{}{}\n", terminal_ ? "\r\033[K" : "", line);
+  fmt::print(lines_, "{}{}\n", terminal_ ? "\r\033[K" : "", WrapLines(line, TextColumns()));
   std::fflush(lines_);
 }
 

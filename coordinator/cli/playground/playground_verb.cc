@@ -32,7 +32,9 @@
 #include "runtime/base/files.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/unique_fd.h"
+#include "runtime/base/wrap.h"
 #include "runtime/manifest/job_manifest.h"
 #include "runtime/rehearsal/host/stolen_time.h"
 
@@ -304,7 +306,8 @@ absl::StatusOr<int> PrintComparison(const Rehearsal& rehearsal, const std::vecto
     reports.push_back({rehearsal.variants[i].label, outcomes[i].report});
   }
   if (format == OutputFormat::kTable) {
-    fmt::print("\n{}\nlogs {}\n", ComparisonTable(reports), outcomes.front().report.artifacts.at("logs"));
+    fmt::print("\n{}\nlogs {}\n", ComparisonTable(reports, TextColumns()),
+               outcomes.front().report.artifacts.at("logs"));
   } else {
     GP_ASSIGN_OR_RETURN(const Json json, OrFailed(ComparisonToJson(rehearsal.job.name, reports)));
     PrintDocument(json, format);
@@ -321,7 +324,7 @@ absl::StatusOr<int> Print(const Outcome& outcome, OutputFormat format) {
   if (outcome.report.detail.has_summary()) {
     if (format == OutputFormat::kTable) {
       GP_ASSIGN_OR_RETURN(const std::string summary, OrFailed(ClosingSummary(outcome.report)));
-      fmt::print("\n{}", summary);
+      fmt::print("\n{}", WrapLines(summary, TextColumns()));
     } else {
       GP_ASSIGN_OR_RETURN(const Json json, OrFailed(RunReportToJson(outcome.report)));
       PrintDocument(json, format);

@@ -112,13 +112,13 @@ std::string FasterText(const Alternative& faster, int64_t plan_iteration_ns) {
     sites.push_back(share.site);
   }
   return fmt::format(
-      "faster        {} takes {}, {} less;\n              the training is equivalent, {}\n",
+      "faster        {} takes {}, {} less; equivalent training, {}\n",
       is_single ? fmt::format("{} alone", sites.front())
                 : fmt::format("a replica at each of {}",
                               sites.size() > 3 ? faster.SitesText() : fmt::format("{}", fmt::join(sites, ", "))),
       HumanDuration(faster.iteration_ns), HumanPercent(1 - Ratio(faster.iteration_ns, plan_iteration_ns)),
-      is_single ? fmt::format("and placement: {{sites: [{}]}} with pipeline: auto plans it", sites.front())
-                : "but the runtime does not support it yet");
+      is_single ? fmt::format("planned with placement: {{sites: [{}]}} and pipeline: auto", sites.front())
+                : "not supported by the runtime yet");
 }
 
 Json ReductionToJson(const Alternative& alternative) {
@@ -151,7 +151,7 @@ std::string_view AlternativeTitle(AlternativeKind kind) {
   return kTitles[static_cast<size_t>(kind)];
 }
 
-std::string AlternativesText(const Alternatives& alternatives, const PlanResult& plan, Rows rows) {
+std::string AlternativesText(const Alternatives& alternatives, const PlanResult& plan, View view) {
   Table table({"ALTERNATIVE", "SITES", "ITERATION", "TOKENS/S", "AGAINST", "WAN", "DEVICES"});
   std::string notes;
   const int64_t plan_ns = plan.prediction.iteration_ns;
@@ -166,19 +166,19 @@ std::string AlternativesText(const Alternatives& alternatives, const PlanResult&
                   fmt::format("{:.2f} ×", Ratio(each.iteration_ns, plan_ns)), HumanBytes(each.wan_bytes_per_iteration),
                   HumanCount(each.devices)});
   }
-  std::string text = table.Render() + notes;
+  std::string text = table.Render(view.columns) + notes;
   const Alternative* fastest = alternatives.Fastest();
   if (fastest != nullptr && fastest->iteration_ns < plan_ns) {
     text += FasterText(*fastest, plan_ns);
   }
   for (const Alternative& each : alternatives.all) {
-    const bool shows = rows == Rows::kAll && !each.changes_training();  // local steps have the plans of replicas
+    const bool shows = view.rows == Rows::kAll && !each.changes_training();  // local steps have the plans of replicas
     for (size_t i = 0; shows && i < each.shares.size(); ++i) {
       const SiteShare& share = each.shares[i];
       text += fmt::format(
           "\n{} at {}: {} tokens in {}\n{}\ntensor {}, pipeline {}, data {}\n{}", AlternativeTitle(each.kind),
           share.site, HumanCount(share.tokens), HumanDuration(share.prediction.iteration_ns), PlanHeadline(share.plan),
-          share.plan.grid.tensor, share.plan.grid.pipeline, share.plan.grid.data, StageTable(share.plan, rows));
+          share.plan.grid.tensor, share.plan.grid.pipeline, share.plan.grid.data, StageTable(share.plan, view));
     }
   }
   return text;

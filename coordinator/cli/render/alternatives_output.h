@@ -15,7 +15,7 @@ std::string_view AlternativeTitle(AlternativeKind kind);
 // The alternatives beside the plan, how replicas share tokens and sum gradients, which alternatives are missing and
 // why, and a remark where an equivalent one is faster than the plan. With Rows::kAll the whole plan of every site
 // follows.
-std::string AlternativesText(const Alternatives& alternatives, const PlanResult& plan, Rows rows = Rows::kFolded);
+std::string AlternativesText(const Alternatives& alternatives, const PlanResult& plan, View view = Rows::kFolded);
 
 // [{"kind","found","is_plan","changes_training","iteration_s","tokens_per_s","against_plan","wan_bytes_per_iteration",
 // "devices","sites":[{"site","tokens","plan","predicted"}…],"reduction":{…}}…]; one that is missing has "missing", the

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <functional>
 #include <utility>
 
 #include "coordinator/cli/render/format.h"
@@ -24,13 +25,13 @@ std::string BoundaryName(const Plan& plan, int32_t boundary) {
 std::string CauseText(IdleCause cause, int32_t index, const Plan& plan) {
   switch (cause) {
     case IdleCause::kWarmUp:
-      return "warm-up: until a stage's first backward";
+      return "warm-up: until a rank's first backward";
     case IdleCause::kDrain:
-      return "drain: after a stage's last forward";
+      return "drain: after a rank's last forward";
     case IdleCause::kLink:
       return fmt::format("steady: the way over {} and back", BoundaryName(plan, index));
     case IdleCause::kWork:
-      return fmt::format("steady: stage {} takes longer than the others", index);
+      return fmt::format("steady: rank {} takes longer than the others", index);
     case IdleCause::kHold:
       return fmt::format("steady: held by blocking sends over {}", BoundaryName(plan, index));
     case IdleCause::kEpilogue:
@@ -48,7 +49,7 @@ std::string LimitText(const StageExplanation& stage, const PlanResult& result) {
       return fmt::format("the way {} and back: {} idle", BoundaryName(plan, stage.index),
                          HumanPercent(stage.limit_part));
     case StageLimit::kStage:
-      return fmt::format("stage {}, which takes longer: {} idle", stage.index, HumanPercent(stage.limit_part));
+      return fmt::format("rank {}, which takes longer: {} idle", stage.index, HumanPercent(stage.limit_part));
     case StageLimit::kHold:
       return fmt::format("its blocking sends {}: {} idle", BoundaryName(plan, stage.index),
                          HumanPercent(stage.limit_part));
@@ -75,11 +76,11 @@ std::string RemedyText(const Remedy& remedy, const Plan& plan) {
           "one more ΔN {}{}", remedy.boundary < 0 ? "at every crossing" : BoundaryName(plan, remedy.boundary),
           remedy.stage < 0
               ? ""
-              : fmt::format(" (stage {} lacks {} of memory)", remedy.stage, HumanBytes(remedy.lacking_bytes)));
+              : fmt::format(" (rank {} lacks {} of memory)", remedy.stage, HumanBytes(remedy.lacking_bytes)));
     case Remedy::Kind::kFasterStage:
-      return fmt::format("stage {}, the slowest, 10 % faster", remedy.stage);
+      return fmt::format("rank {}, the slowest, 10 % faster", remedy.stage);
     case Remedy::Kind::kEvenStages:
-      return "the same work spread evenly over the stages";
+      return "the same work spread evenly over the ranks";
   }
   return "?";
 }
@@ -111,19 +112,19 @@ std::string_view TimeText(TimePart part) {
     case TimePart::kRecomputation:
       return "recomputation";
     case TimePart::kFill:
-      return "pipeline fill: until a stage's first backward";
+      return "pipeline fill: until a rank's first backward";
     case TimePart::kDrain:
-      return "pipeline drain: after a stage's last forward";
+      return "pipeline drain: after a rank's last forward";
     case TimePart::kCrossings:
       return "crossings: waiting for messages in the steady phase";
     case TimePart::kImbalance:
-      return "imbalance: waiting for a slower stage";
+      return "imbalance: waiting for a slower rank";
     case TimePart::kExposedReduction:
       return "data-parallel reduction and gathering that nothing hides";
     case TimePart::kUpdate:
       return "AdamW";
     case TimePart::kSynchronisation:
-      return "gradient norm and tied gradients: waiting for the other stages";
+      return "gradient norm and tied gradients: waiting for the other ranks";
   }
   return "?";
 }
@@ -134,7 +135,7 @@ std::string InSeconds(double ns, int64_t iteration_ns) {
   return iteration_ns >= kSecond ? fmt::format("{:.3f} s", ns / 1e9) : fmt::format("{:.3f} ms", ns / 1e6);
 }
 
-std::string TimeTable(const std::vector<TimeShare>& time, int64_t iteration_ns) {
+std::string TimeTable(const std::vector<TimeShare>& time, int64_t iteration_ns, View view) {
   Table table({"TIME", "SHARE", "WHERE THE ITERATION GOES, IN THE MEAN OVER THE DEVICES IN USE"});
   double rest_ns = 0;
   for (const TimeShare& share : time) {
@@ -150,28 +151,11 @@ std::string TimeTable(const std::vector<TimeShare>& time, int64_t iteration_ns) 
                   "the rest, each less than 0.05 %"});
   }
   table.AddRow({InSeconds(static_cast<double>(iteration_ns), iteration_ns), HumanPercent(1), "the iteration"});
-  return table.Render();
+  return table.Render(view.columns);
 }
 
 std::string SignedPercent(double ratio) {
   return fmt::format("{}{:.1f} %", ratio < 0 ? "-" : "+", 100 * (ratio < 0 ? -ratio : ratio));
-}
-
-// Words in lines of at most `columns`, each further one behind `indent`.
-std::string Wrapped(const std::vector<std::string>& words, std::string_view separator, size_t indent, size_t columns) {
-  std::string text;
-  size_t column = indent;
-  for (const std::string& word : words) {
-    if (!text.empty()) {
-      text += separator;
-      const bool breaks = column + separator.size() + word.size() > columns;
-      text += breaks ? "\n" + std::string(indent, ' ') : " ";
-      column = breaks ? indent : column + separator.size() + 1;
-    }
-    text += word;
-    column += word.size();
-  }
-  return text;
 }
 
 // "TP 4, PP 2, b 4, geopipe": as in papers, where what a job calls them would not fit.
@@ -192,8 +176,7 @@ std::string WithText(const ChoiceCost& cost) {
   return fmt::format("{}", fmt::join(parts, ", "));
 }
 
-std::string ChoiceTable(const ChoiceCosts& choices) {
-  constexpr size_t kColumns = 100;
+std::string ChoiceTable(const ChoiceCosts& choices, View view) {
   Table table({"CHOICE", "PLAN HAS", "INSTEAD", "ITERATION", "CHANGE", "WITH"});
   std::string missing;
   bool any_faster = false;
@@ -210,27 +193,27 @@ std::string ChoiceTable(const ChoiceCosts& choices) {
       missing += fmt::format("no plan with {} {}: {}\n", cost.key, cost.instead, cost.missing);
     }
   }
-  std::string text = "what each choice costs: the best plan found with it made otherwise, all else as open as before\n";
-  text += (choices.all.empty() ? "" : table.Render()) + missing;
+  std::string text = "what each choice costs: the best plan with this choice changed and the rest optimised anew\n";
+  text += (choices.all.empty() ? "" : table.Render(view.columns)) + missing;
   if (any_faster) {
     text += "faster than the plan: the search passed it over; name that choice in the job to have it\n";
   }
   if (!choices.not_tried.empty()) {
-    constexpr std::string_view kHead = "not tried, for want of time: ";
-    text += fmt::format("{}{}\n", kHead, Wrapped(choices.not_tried, ",", kHead.size(), kColumns));
+    text += fmt::format("not tried, for want of time: {}\n", fmt::join(choices.not_tried, ", "));
   }
   return text;
 }
 
-std::string StageLimits(const PlanExplanation& explanation, const PlanResult& result, Rows rows) {
+std::string RankLimits(const PlanExplanation& explanation, const PlanResult& result, View view) {
   constexpr size_t kMaxSpelledOut = 12;
   const std::vector<StageExplanation>& stages = explanation.stages;
   const std::vector<PipelineRankPlan>& ranks = result.plan.pipeline_ranks;
-  Table table({"STAGE", "SITE", "F + B", "WARM-UP", "STEADY", "DRAIN", "BOUND BY"});
+  Table table({"RANK", "SITE", "F + B", "WARM-UP", "STEADY", "DRAIN", "BOUND BY"});
   for (size_t first = 0, end = 0; first < stages.size(); first = end) {
     StageExplanation most = stages[first];
-    for (end = first + 1; rows == Rows::kFolded && stages.size() > kMaxSpelledOut && end < stages.size() &&
-                          stages[end].limit == most.limit && stages[end].index == most.index;
+    for (end = first + 1;
+         view.rows == Rows::kFolded && stages.size() > kMaxSpelledOut && end < stages.size() &&
+         stages[end].limit == most.limit && stages[end].index == most.index && ranks[end].site == ranks[first].site;
          ++end) {
       const StageExplanation& next = stages[end];
       most.work_ns = std::max(most.work_ns, next.work_ns);
@@ -240,13 +223,33 @@ std::string StageLimits(const PlanExplanation& explanation, const PlanResult& re
       most.limit_part = std::max(most.limit_part, next.limit_part);
     }
     const bool several = end - first > 1;
-    const std::string& last_site = ranks[end - 1].site;
-    table.AddRow({several ? fmt::format("{}-{}", first, end - 1) : fmt::format("{}", first),
-                  ranks[first].site == last_site ? last_site : fmt::format("{} … {}", ranks[first].site, last_site),
+    table.AddRow({several ? fmt::format("{}-{}", first, end - 1) : fmt::format("{}", first), ranks[first].site,
                   (several ? "≤ " : "") + HumanDuration(most.work_ns), HumanPercent(most.warm_up),
                   HumanPercent(most.steady), HumanPercent(most.drain), LimitText(most, result)});
   }
-  return table.Render();
+  return table.Render(view.columns);
+}
+
+// What crosses between the same two sites at several boundaries has one row.
+std::string BubbleTable(const std::vector<BubblePart>& parts, const Plan& plan, View view) {
+  std::vector<std::pair<std::string, double>> causes;
+  for (const BubblePart& part : parts) {
+    const std::string text = CauseText(part.cause, part.index, plan);
+    const auto known = std::ranges::find(causes, text, &std::pair<std::string, double>::first);
+    if (known == causes.end()) {
+      causes.emplace_back(text, part.ratio);
+    } else {
+      known->second += part.ratio;
+    }
+  }
+  std::ranges::stable_sort(causes, std::ranges::greater(), &std::pair<std::string, double>::second);
+  Table table({"OF ALL TIME", "BUBBLE"});
+  for (const auto& [cause, ratio] : causes) {
+    if (ratio >= kShown) {
+      table.AddRow({HumanPercent(ratio), cause});
+    }
+  }
+  return table.Render(view.columns);
 }
 
 Json TimeToJson(const std::vector<TimeShare>& time, int64_t iteration_ns) {
@@ -283,22 +286,17 @@ Json ChoicesToJson(const ChoiceCosts& choices) {
 
 }  // namespace
 
-std::string ExplanationText(const Explanation& all, const PlanResult& result, Rows rows) {
+std::string ExplanationText(const Explanation& all, const PlanResult& result, View view) {
   const PlanExplanation& explanation = all.plan;
   const Plan& plan = result.plan;
-  Table bubble({"OF ALL TIME", "BUBBLE"});
-  for (const BubblePart& part : explanation.bubble) {
-    if (part.ratio >= kShown) {
-      bubble.AddRow({HumanPercent(part.ratio), CauseText(part.cause, part.index, plan)});
-    }
-  }
   std::string text = fmt::format(
-      "{}\n{}\nwhat binds each stage (waiting in parts of the iteration)\n{}\nwhere the bubble of {} comes from\n{}",
-      TimeTable(all.time, result.prediction.iteration_ns), ChoiceTable(all.choices),
-      StageLimits(explanation, result, rows), HumanPercent(result.prediction.bubble_ratio), bubble.Render());
+      "{}\n{}\nwhat binds each rank (waiting in parts of the iteration)\n{}\nwhere the bubble of {} comes from\n{}",
+      TimeTable(all.time, result.prediction.iteration_ns, view), ChoiceTable(all.choices, view),
+      RankLimits(explanation, result, view), HumanPercent(result.prediction.bubble_ratio),
+      BubbleTable(explanation.bubble, plan, view));
   if (explanation.remedies.empty()) {
     return fmt::format(
-        "{}\nwhat would help: no faster link, no faster or better balanced stage, no larger ΔN:\nnone of them changes "
+        "{}\nwhat would help: no faster link, no faster or better balanced rank, no larger ΔN: none of them changes "
         "the "
         "iteration by more than {}\n",
         text, HumanPercent(kWorthwhile));
@@ -307,7 +305,7 @@ std::string ExplanationText(const Explanation& all, const PlanResult& result, Ro
   for (const Remedy& remedy : explanation.remedies) {
     remedies.AddRow({RemedyText(remedy, plan), HumanDuration(remedy.iteration_ns), HumanPercent(remedy.gain)});
   }
-  return fmt::format("{}\n{}", text, remedies.Render());
+  return fmt::format("{}\n{}", text, remedies.Render(view.columns));
 }
 
 Json ExplanationToJson(const Explanation& all, const PlanResult& result) {

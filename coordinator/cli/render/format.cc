@@ -1,55 +1,9 @@
 #include "coordinator/cli/render/format.h"
 
 #include <fmt/format.h>
-
-#include <algorithm>
-
-#include "optimizer/base/check.h"
+#include <fmt/ranges.h>
 
 namespace geopipe {
-namespace {
-
-bool IsNumeric(std::string_view cell) {
-  return !cell.empty() && ((cell[0] >= '0' && cell[0] <= '9') || ((cell[0] == '-' || cell[0] == '+') && cell != "-"));
-}
-
-}  // namespace
-
-void Table::AddRow(std::vector<std::string> cells) {
-  GP_CHECK(cells.size() == headings_.size(), "{} cells for {} headings", cells.size(), headings_.size());
-  rows_.push_back(std::move(cells));
-}
-
-std::string Table::Render() const {
-  std::vector<int32_t> widths(headings_.size());
-  std::vector<bool> numeric(headings_.size(), !rows_.empty());
-  for (size_t c = 0; c < headings_.size(); ++c) {
-    widths[c] = CodePoints(headings_[c]);
-    for (const auto& row : rows_) {
-      widths[c] = std::max(widths[c], CodePoints(row[c]));
-      numeric[c] = numeric[c] && (IsNumeric(row[c]) || row[c] == "-");
-    }
-  }
-  std::string text;
-  const auto add = [&](const std::vector<std::string>& cells) {
-    std::string line;
-    for (size_t c = 0; c < cells.size(); ++c) {
-      const std::string padding(widths[c] - CodePoints(cells[c]), ' ');
-      if (c > 0) {
-        line += "  ";
-      }
-      line += numeric[c] ? padding + cells[c] : cells[c] + padding;
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line;
-    text += '\n';
-  };
-  add(headings_);
-  for (const auto& row : rows_) {
-    add(row);
-  }
-  return text;
-}
 
 std::string HumanCount(int64_t count) {
   std::string digits = fmt::format("{}", count);
@@ -81,15 +35,19 @@ std::string FormatList(std::span<const int32_t> values) {
   return values.empty() ? "-" : fmt::format("{}", fmt::join(values, ","));
 }
 
+std::string NamesText(std::span<const std::string> names) {
+  constexpr size_t kMaxSpelledOut = 12;
+  constexpr size_t kFirst = 10;
+  return names.size() <= kMaxSpelledOut
+             ? fmt::format("{}", fmt::join(names, ", "))
+             : fmt::format("{} and {} more", fmt::join(names.first(kFirst), ", "), names.size() - kFirst);
+}
+
 double Ratio(int64_t part, int64_t whole) {
   return whole == 0 ? 0 : static_cast<double>(part) / static_cast<double>(whole);
 }
 
 double Excess(int64_t value, int64_t base) { return base == 0 ? 0 : Ratio(value, base) - 1; }
-
-int32_t CodePoints(std::string_view text) {
-  return static_cast<int32_t>(std::count_if(text.begin(), text.end(), [](char c) { return (c & 0xC0) != 0x80; }));
-}
 
 double Seconds(int64_t duration_ns) { return static_cast<double>(duration_ns) / 1e9; }
 

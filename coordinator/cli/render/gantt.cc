@@ -125,7 +125,7 @@ class Gantt {
         const GanttOptions& options)
       : result_(result), costs_(costs), labels_(labels), options_(options) {
     for (const std::string& site : labels.sites) {
-      site_width_ = std::max(site_width_, CodePoints(site));
+      site_width_ = std::max(site_width_, DisplayWidth(site));
     }
     number_width_ = static_cast<int32_t>(std::to_string(labels.sites.size() - 1).size());
     margin_ = site_width_ + (site_width_ > 0 ? 2 : 0) + number_width_ + 1;
@@ -144,7 +144,7 @@ class Gantt {
       const bool named = site_width_ > 0 && (device == 0 || begins);
       const std::string site = named ? labels_.sites[device] : "";
       const std::string margin =
-          fmt::format("{}{}{:>{}} ", site, Repeat(" ", site_width_ - CodePoints(site) + (site_width_ > 0 ? 2 : 0)),
+          fmt::format("{}{}{:>{}} ", site, Repeat(" ", site_width_ - DisplayWidth(site) + (site_width_ > 0 ? 2 : 0)),
                       device, number_width_);
       text += Line(margin, Row(result_.timeline[device]));
     }
@@ -153,7 +153,7 @@ class Gantt {
 
  private:
   std::string Margin(std::string_view text) const {
-    return Repeat(" ", margin_ - CodePoints(text)) + std::string(text);
+    return Repeat(" ", margin_ - DisplayWidth(text)) + std::string(text);
   }
 
   std::string Row(const std::vector<ActionTiming>& lane) const {
@@ -173,7 +173,7 @@ class Gantt {
   std::string Separator(int32_t device) const {
     std::string crossing = CrossingText(costs_, labels_, device);
     crossing = crossing.empty() ? "" : fmt::format(" {} ", crossing);
-    return "╌╌" + crossing + Repeat("╌", columns_ - 2 - CodePoints(crossing));
+    return "╌╌" + crossing + Repeat("╌", columns_ - 2 - DisplayWidth(crossing));
   }
 
   std::string Axis() const {
@@ -189,9 +189,9 @@ class Gantt {
       }
       ticks[static_cast<size_t>(column)] = true;
       const std::string label = tick == 0 ? "0" : ShortDuration(std::llround(tick * step));
-      if (column >= used && column + CodePoints(label) <= columns_) {
+      if (column >= used && column + DisplayWidth(label) <= columns_) {
         labels += Repeat(" ", column - used) + label;
-        used = column + CodePoints(label) + 1;
+        used = column + DisplayWidth(label) + 1;
         labels += " ";
       }
     }

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <string_view>
 #include <tuple>
 #include <utility>
 
@@ -24,8 +25,8 @@ MemoryUnit UnitOf(const std::vector<MemoryBreakdown>& ranks) {
 
 bool AreAlike(const MemoryBreakdown& a, const MemoryBreakdown& b) {
   const auto states = [](const MemoryBreakdown& rank) {
-    return std::tuple(rank.weight_bytes, rank.gradient_bytes, rank.optimizer_bytes, rank.host_bytes,
-                      rank.capacity_bytes, rank.logits_bytes > 0);
+    return std::tuple(std::string_view(rank.site), rank.weight_bytes, rank.gradient_bytes, rank.optimizer_bytes,
+                      rank.host_bytes, rank.capacity_bytes, rank.logits_bytes > 0);
   };
   return states(a) == states(b);
 }
@@ -47,8 +48,8 @@ struct Shown {
     }
   }
 
-  std::vector<std::string> Headings(bool several_stages) const {
-    std::vector<std::string> headings{several_stages ? "RANK" : "STAGE", "WEIGHTS", "GRADS", "ADAM"};
+  std::vector<std::string> Headings() const {
+    std::vector<std::string> headings{"RANK", "WEIGHTS", "GRADS", "ADAM"};
     if (recovery) {
       headings.emplace_back("KEPT");
     }
@@ -114,7 +115,7 @@ std::string RoomText(const MemoryBreakdown& rank) {
 
 }  // namespace
 
-std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, bool several_stages, Rows rows) {
+std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, View view) {
   constexpr size_t kMaxSpelledOut = 12;
   if (ranks.empty()) {
     return "";
@@ -122,8 +123,8 @@ std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, bool several_s
   const MemoryUnit unit = UnitOf(ranks);
   const Shown shown(ranks);
   const size_t tightest = TightestRank(ranks);
-  Table table(shown.Headings(several_stages));
-  const bool folds = rows == Rows::kFolded && ranks.size() > kMaxSpelledOut;
+  Table table(shown.Headings());
+  const bool folds = view.rows == Rows::kFolded && ranks.size() > kMaxSpelledOut;
   for (size_t first = 0, end = 0; first < ranks.size(); first = end) {
     end = first + 1;
     while (folds && end < ranks.size() && AreAlike(ranks[first], ranks[end])) {
@@ -137,9 +138,9 @@ std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, bool several_s
                            several, first <= tightest && tightest < end, unit));
   }
   const MemoryBreakdown& least = ranks[tightest];
-  return fmt::format("memory of a device at its peak in {}, of {}\n{}tightest: {} {} at {}, {} to spare: {}\n",
-                     unit.name, CapacityText(ranks), table.Render(), several_stages ? "rank" : "stage", tightest,
-                     least.site, HumanBytes(least.free_bytes()), RoomText(least));
+  return fmt::format("memory of a device at its peak in {}, of {}\n{}tightest: rank {} at {}, {} to spare: {}\n",
+                     unit.name, CapacityText(ranks), table.Render(view.columns), tightest, least.site,
+                     HumanBytes(least.free_bytes()), RoomText(least));
 }
 
 Json MemoryToJson(const std::vector<MemoryBreakdown>& ranks) {

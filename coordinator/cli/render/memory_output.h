@@ -9,10 +9,10 @@
 
 namespace geopipe {
 
-// A device of every pipeline rank at its peak by category, and which has the least to spare. Folded: with more than
-// twelve ranks, consecutive ranks with equal weights, gradients and optimizer states share a row, that of the greatest
-// peak. Empty without ranks. `several_stages`: ranks run more than one stage, and so are not called stages.
-std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, bool several_stages, Rows rows = Rows::kAll);
+// A device of every pipeline rank at its peak by category, and which has the least to spare. Folded: of more than
+// twelve ranks those that follow each other at one site with as much of weights, gradients and optimizer states, in one
+// row, which is that of the greatest peak. Empty without ranks.
+std::string MemoryText(const std::vector<MemoryBreakdown>& ranks, View view = {});
 Json MemoryToJson(const std::vector<MemoryBreakdown>& ranks);
 
 }  // namespace geopipe

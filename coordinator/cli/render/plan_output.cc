@@ -12,6 +12,7 @@
 
 #include "coordinator/cli/render/format.h"
 #include "optimizer/plan/space/choices.h"
+#include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {
 namespace {
@@ -139,6 +140,8 @@ bool AreAlike(const Plan& plan, size_t a, size_t b) {
   const int32_t rank = plan.stages[a].pipeline_rank;
   const int32_t other_rank = plan.stages[b].pipeline_rank;
   return !one.has_embedding && !other.has_head && one.count() == other.count() &&
+         plan.pipeline_ranks[rank].site == plan.pipeline_ranks[other_rank].site &&
+         NodesOf(plan, rank).size() == NodesOf(plan, other_rank).size() &&
          plan.pipeline_ranks[rank].capacity_bytes == plan.pipeline_ranks[other_rank].capacity_bytes &&
          plan.pipeline_ranks[rank].recompute == plan.pipeline_ranks[other_rank].recompute &&
          DevicesText(plan, rank) == DevicesText(plan, other_rank);
@@ -157,13 +160,12 @@ std::vector<std::string> StageRow(const Plan& plan, size_t first, size_t end) {
     const std::vector<int32_t> of_rank = NodesOf(plan, each);
     nodes.insert(of_rank.begin(), of_rank.end());
   }
-  const std::string& last_site = plan.pipeline_ranks[to.pipeline_rank].site;
   const bool several = end - first > 1;
   LayerRange layers = from.layers;
   layers.last = to.layers.last;
   const bool counted = peak_bytes > 0 && rank.capacity_bytes > 0;  // not under costs given without memory
   return {several ? fmt::format("{}-{}", first, end - 1) : fmt::format("{}", first),
-          last_site == rank.site ? rank.site : fmt::format("{} … {}", rank.site, last_site),
+          rank.site,
           NumbersText({nodes.begin(), nodes.end()}),
           DevicesText(plan, from.pipeline_rank),
           LayersText(layers) + (several ? fmt::format(", {} each", from.layers.count()) : ""),
@@ -211,10 +213,11 @@ std::string IdleText(const Plan& plan, Rows rows) {
   }
   std::string text;
   for (const auto& [first, end] : RunsOf(all, rows, [](const Idle&a, const Idle&b) { return a.what == b.what; })) {
-    text += fmt::format("idle: {}, {}\n",
-                        end - first > 1 ? fmt::format("sites {} … {}", all[first].site, all[end - 1].site)
-                                        : fmt::format("site {}", all[first].site),
-                        all[first].what);
+    std::vector<std::string> sites;
+    for (size_t each = first; each < end; ++each) {
+      sites.push_back(all[each].site);
+    }
+    text += fmt::format("idle: {} {}, {}\n", sites.size() > 1 ? "sites" : "site", NamesText(sites), all[first].what);
   }
   return text;
 }
@@ -323,17 +326,26 @@ Json CostReportsToJson(const std::vector<SiteCostReport>& reports) {
   return rows;
 }
 
-std::string PlanHeadline(const Plan& plan) {
-  const std::string delta_n = plan.delta_n.empty() ? "" : fmt::format(", ΔN {}", FormatRuns(plan.delta_n));
-  const std::string zero = plan.grid.data > 1 ? fmt::format(", ZeRO {}", plan.zero_stage) : "";
-  return fmt::format("{}{}, {} micro-batches of {} × {} tokens, {}, recompute {}{}", ScheduleKindName(plan.schedule),
-                     delta_n, plan.micro_batches, plan.micro_batch_size, plan.sequence_length, CommModeName(plan.comm),
-                     RecomputeText(plan), zero);
+std::string_view ScheduleTitle(ScheduleKind kind) {
+  return kind == ScheduleKind::kAuto ? "made to measure" : ScheduleKindName(kind);
 }
 
-std::string StageTable(const Plan& plan, Rows rows) {
+std::string DeltaNText(const Plan& plan) {
+  const bool has_delta_n = RowOf(plan.schedule).uses_delta_n || plan.schedule == ScheduleKind::kAuto;
+  return has_delta_n && plan.StagesPerRank() <= 1 && !plan.delta_n.empty() ? FormatRuns(plan.delta_n) : "";
+}
+
+std::string PlanHeadline(const Plan& plan) {
+  const std::string delta_n = DeltaNText(plan);
+  const std::string zero = plan.grid.data > 1 ? fmt::format(", ZeRO {}", plan.zero_stage) : "";
+  return fmt::format("{}{}{}, {} micro-batches of {} × {} tokens, {}, recompute {}{}", ScheduleTitle(plan.schedule),
+                     delta_n.empty() ? "" : ", ΔN ", delta_n, plan.micro_batches, plan.micro_batch_size,
+                     plan.sequence_length, CommModeName(plan.comm), RecomputeText(plan), zero);
+}
+
+std::string StageTable(const Plan& plan, View view) {
   constexpr size_t kMaxSpelledOut = 12;
-  const bool folds = rows == Rows::kFolded && plan.stages.size() > kMaxSpelledOut;
+  const bool folds = view.rows == Rows::kFolded && plan.stages.size() > kMaxSpelledOut;
   Table table({"STAGE", "SITE", "NODE", "DEVICES", "LAYERS", "PEAK", "CAPACITY", "USED"});
   for (size_t first = 0, end = 0; first < plan.stages.size(); first = end) {
     end = first + 1;
@@ -342,7 +354,7 @@ std::string StageTable(const Plan& plan, Rows rows) {
     }
     table.AddRow(StageRow(plan, first, end));
   }
-  return table.Render() + IdleText(plan, rows);
+  return table.Render(view.columns) + IdleText(plan, view.rows);
 }
 
 std::string WarningText(const std::vector<std::string>& warnings) {
@@ -374,7 +386,7 @@ std::string SpeedText(double flops_per_s) {
 
 }  // namespace
 
-std::string FiguresText(const PlanFigures& figures, Rows rows) {
+std::string FiguresText(const PlanFigures& figures, View view) {
   std::string text =
       fmt::format("devices       {} of {} in use", HumanCount(figures.used()), HumanCount(figures.devices()));
   if (figures.mfu > 0) {
@@ -385,11 +397,14 @@ std::string FiguresText(const PlanFigures& figures, Rows rows) {
   const auto alike = [](const SiteUse& a, const SiteUse& b) {
     return std::tie(a.devices, a.used, a.reason) == std::tie(b.devices, b.used, b.reason);
   };
-  for (const auto& [first, end] : RunsOf(figures.sites, rows, alike)) {
+  for (const auto& [first, end] : RunsOf(figures.sites, view.rows, alike)) {
     const SiteUse& use = figures.sites[first];
+    std::vector<std::string> names;
+    for (size_t each = first; each < end; ++each) {
+      names.push_back(figures.sites[each].site);
+    }
     const std::string who =
-        end - first > 1 ? fmt::format("each of {} sites, {} … {}", end - first, use.site, figures.sites[end - 1].site)
-                        : use.site;
+        names.size() > 1 ? fmt::format("each of {} sites ({})", names.size(), NamesText(names)) : use.site;
     if (use.used == 0) {
       text += fmt::format("left out      {} with {} {}: {}\n", who, HumanCount(use.devices),
                           use.devices == 1 ? "device" : "devices", use.reason);
@@ -414,15 +429,16 @@ std::string FiguresText(const PlanFigures& figures, Rows rows) {
   const auto carry_alike = [](const LinkUse& a, const LinkUse& b) {
     return a.bytes_per_iteration == b.bytes_per_iteration && a.bandwidth_bytes_per_s == b.bandwidth_bytes_per_s;
   };
-  for (const auto& [first, end] : RunsOf(figures.links, rows, carry_alike)) {
+  for (const auto& [first, end] : RunsOf(figures.links, view.rows, carry_alike)) {
     const LinkUse& use = figures.links[first];
-    const LinkUse& last = figures.links[end - 1];
-    text += fmt::format("crossing      {}: {} each way per iteration, {} of {}\n",
-                        end - first > 1 ? fmt::format("each of {}, {} and {} … {} and {}", end - first, use.site_a,
-                                                      use.site_b, last.site_a, last.site_b)
-                                        : fmt::format("{} and {}", use.site_a, use.site_b),
-                        HumanBytes(use.bytes_per_iteration), HumanPercent(use.utilisation),
-                        HumanBandwidth(use.bandwidth_bytes_per_s));
+    std::vector<std::string> names;
+    for (size_t each = first; each < end; ++each) {
+      names.push_back(fmt::format("{} and {}", figures.links[each].site_a, figures.links[each].site_b));
+    }
+    text += fmt::format(
+        "crossing      {}: {} each way per iteration, {} of {}\n",
+        names.size() > 1 ? fmt::format("each of {} links ({})", names.size(), NamesText(names)) : names.front(),
+        HumanBytes(use.bytes_per_iteration), HumanPercent(use.utilisation), HumanBandwidth(use.bandwidth_bytes_per_s));
   }
   return text;
 }
@@ -468,7 +484,7 @@ std::string CostReportText(const std::vector<SiteCostReport>& reports, const Pla
   return text;
 }
 
-std::string BaselineTable(const std::vector<Baseline>& baselines, int64_t plan_iteration_ns) {
+std::string BaselineTable(const std::vector<Baseline>& baselines, int64_t plan_iteration_ns, View view) {
   Table table({"BASELINE", "COMM", "SCOPE", "B", "S", "ITERATION", "BUBBLE", "AGAINST PLAN", "FITS"});
   for (const Baseline& baseline : baselines) {
     const std::string_view scope = BaselineScopeName(baseline.scope);
@@ -479,7 +495,7 @@ std::string BaselineTable(const std::vector<Baseline>& baselines, int64_t plan_i
                   fmt::format("{:.2f} ×", Ratio(baseline.iteration_ns, plan_iteration_ns)),
                   baseline.fits ? "yes" : "no"});
   }
-  return table.Render();
+  return table.Render(view.columns);
 }
 
 }  // namespace geopipe

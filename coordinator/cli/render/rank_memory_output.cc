@@ -84,7 +84,7 @@ std::vector<MemoryRow> MemoryRowsOf(const std::vector<StageRanksMemory>& all, bo
   std::vector<MemoryRow> rows;
   const StageRanksMemory* first = nullptr;  // of the row
   for (const StageRanksMemory& stage : all) {
-    if (first == nullptr || !alike(first->planned, stage.planned)) {
+    if (first == nullptr || first->site != stage.site || !alike(first->planned, stage.planned)) {
       first = &stage;
       rows.push_back({.first_rank = stage.first_rank});
     }
@@ -132,13 +132,13 @@ Json PeaksToJson(const RankMemory& peaks) {
 
 }  // namespace
 
-std::string RankMemoryText(const std::vector<StageRanksMemory>& all, Rows rows) {
+std::string RankMemoryText(const std::vector<StageRanksMemory>& all, View view) {
   constexpr size_t kMaxSpelledOut = 12;
   if (all.empty()) {
     return "";
   }
   std::vector<MemoryRow> shown = MemoryRowsOf(all, false);
-  if (rows == Rows::kFolded && shown.size() > kMaxSpelledOut) {
+  if (view.rows == Rows::kFolded && shown.size() > kMaxSpelledOut) {
     shown = MemoryRowsOf(all, true);
   }
   int64_t greatest_bytes = 0;
@@ -179,7 +179,7 @@ std::string RankMemoryText(const std::vector<StageRanksMemory>& all, Rows rows) 
                                    ? ", and the greatest measured"
                                    : fmt::format(", and the greatest measured, of {} of {} ranks", told, count);
   return fmt::format("memory of a device at its peak in {}: planned at most{}\n{}{}", unit.name, measured,
-                     table.Render(), OverrunText(overruns));
+                     table.Render(view.columns), OverrunText(overruns));
 }
 
 Json RankMemoryToJson(const std::vector<StageRanksMemory>& all) {

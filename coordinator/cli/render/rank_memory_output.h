@@ -24,11 +24,11 @@ struct StageRanksMemory {
   std::vector<Measured> measured;  // of those that have told
 };
 
-// Table with the planned memory of each run of ranks that are planned alike and, where some have reported, the greatest
-// measured. A value above the plan of its rank is marked '!', and a line below says by how much the worst exceeds it.
-// Folded: with more than twelve rows, consecutive rows with equal weights, gradients and optimizer states share one,
-// which shows the greatest of each category. Empty without ranks.
-std::string RankMemoryText(const std::vector<StageRanksMemory>& all, Rows rows = Rows::kFolded);
+// Of each run of ranks that are planned alike what is planned and, where some have told, the greatest that was
+// measured; a value that exceeds what was planned for its rank bears a '!', and a line below says by how much the worst
+// does. Folded: of more than twelve rows those that follow each other at one site with as much of weights, gradients
+// and optimizer states share one, that of the greatest of each category. Empty without ranks.
+std::string RankMemoryText(const std::vector<StageRanksMemory>& all, View view = Rows::kFolded);
 
 // One object for each pipeline rank: {"pipeline_rank", "site", "first_rank", "ranks" (how many it has, from first_rank
 // on), "planned": peaks, "measured": [{"rank", peaks}, ...] (of those that have told), "exceeded": [...]}. Peaks are

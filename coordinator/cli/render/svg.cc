@@ -156,7 +156,7 @@ class TimelineSvg {
                layout_.width - 16, bottom - top);
       // Characters of a long name that fit into the gutter; the pointer shows the whole.
       constexpr int32_t kMaxCharacters = 24;
-      const bool fits = CodePoints(site) <= kMaxCharacters;
+      const bool fits = DisplayWidth(site) <= kMaxCharacters;
       svg_.Add("<text class=\"s\" x=\"16\" y=\"{:.1f}\"><title>{}</title>{}</text>\n", (top + bottom) / 2 + 4,
                EscapeXml(site), EscapeXml(fits ? site : Shortened(site, kMaxCharacters)));
       if (last + 1 < devices()) {

@@ -29,7 +29,7 @@ std::string EscapeXml(std::string_view text) {
   return escaped;
 }
 
-double TextWidth(std::string_view text, double font_px) { return 0.6 * font_px * CodePoints(text); }
+double TextWidth(std::string_view text, double font_px) { return 0.6 * font_px * DisplayWidth(text); }
 
 double NiceStep(double span, double most) {
   const double decade = std::pow(10.0, std::floor(std::log10(span / most)));

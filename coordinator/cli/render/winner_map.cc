@@ -19,7 +19,7 @@
 namespace geopipe {
 namespace {
 
-constexpr size_t kMapColumns = 100;
+constexpr int32_t kMapColumns = 100;
 constexpr std::array kCompeting{AlternativeKind::kSingleSite, AlternativeKind::kPipeline,
                                 AlternativeKind::kSiteReplicas};
 
@@ -70,7 +70,7 @@ std::string RangesText(const Sweep& sweep) {
   return ranges.empty() ? "" : fmt::format("fastest: {}\n", fmt::join(ranges, ", "));
 }
 
-std::string LineText(const Sweep& sweep) {
+std::string LineText(const Sweep& sweep, int32_t columns) {
   const SweepAxis& axis = sweep.axes.front();
   Table table({axis.key == SweepKey::kBandwidth ? "BANDWIDTH"
                : axis.key == SweepKey::kLatency ? "LATENCY"
@@ -90,16 +90,16 @@ std::string LineText(const Sweep& sweep) {
   return fmt::format(
       "alternatives, and what the fastest saves against the next; local steps change the training and do not compete\n"
       "{}{}",
-      table.Render(), RangesText(sweep));
+      table.Render(columns), RangesText(sweep));
 }
 
 // The values of `axis` below its points, each `width` columns wide and at `first`, as far as they do not touch.
-std::string Ticks(const SweepAxis& axis, const std::vector<size_t>& shown, size_t first, size_t width) {
+std::string Ticks(const SweepAxis& axis, const std::vector<size_t>& shown, size_t first, size_t width, size_t columns) {
   std::string line;
   for (size_t i = 0; i < shown.size(); ++i) {
     const std::string value = SweepTickText(axis.key, axis.values[shown[i]]);
     const size_t at = first + i * width;
-    if ((line.empty() || at >= line.size() + 2) && at + value.size() <= kMapColumns) {
+    if ((line.empty() || at >= line.size() + 2) && at + value.size() <= columns) {
       line.resize(at, ' ');
       line += value;
     }
@@ -107,16 +107,17 @@ std::string Ticks(const SweepAxis& axis, const std::vector<size_t>& shown, size_
   return line + "\n";
 }
 
-std::string GridText(const Sweep& sweep) {
+std::string GridText(const Sweep& sweep, int32_t columns) {
   const SweepAxis& up = sweep.axes[0];
   const SweepAxis& across = sweep.axes[1];
   size_t label = 0;
   std::vector<std::string> labels;
   for (const double value : up.values) {
     labels.push_back(SweepValueText(up.key, value));
-    label = std::max(label, static_cast<size_t>(CodePoints(labels.back())));
+    label = std::max(label, static_cast<size_t>(DisplayWidth(labels.back())));
   }
-  const size_t room = kMapColumns - label - 2;
+  const auto line = static_cast<size_t>(std::min(columns, kMapColumns));
+  const size_t room = std::max(line, label + 10) - label - 2;
   const size_t width = 2 * across.values.size() <= room ? 2 : 1;
   const size_t step = (across.values.size() * width + room - 1) / room;
   std::vector<size_t> shown;
@@ -131,21 +132,21 @@ std::string GridText(const Sweep& sweep) {
       step > 1 ? fmt::format(" (every {} points of {})", step, SweepKeyName(across.key)) : "");
   std::array<int64_t, kCompeting.size()> wins{};
   for (size_t row = up.values.size(); row-- > 0;) {
-    std::string line(label - static_cast<size_t>(CodePoints(labels[row])), ' ');
-    line += labels[row] + "  ";
+    std::string drawn(label - static_cast<size_t>(DisplayWidth(labels[row])), ' ');
+    drawn += labels[row] + "  ";
     for (const size_t column : shown) {
-      line += LetterOf(LeadOf(*sweep.At(row, column).alternatives));
-      line.append(width - 1, ' ');
+      drawn += LetterOf(LeadOf(*sweep.At(row, column).alternatives));
+      drawn.append(width - 1, ' ');
     }
     for (size_t column = 0; column < across.values.size(); ++column) {
       if (const std::optional<Lead> lead = LeadOf(*sweep.At(row, column).alternatives); lead.has_value()) {
         ++wins[static_cast<size_t>(lead->kind)];
       }
     }
-    line.erase(line.find_last_not_of(' ') + 1);
-    text += line + "\n";
+    drawn.erase(drawn.find_last_not_of(' ') + 1);
+    text += drawn + "\n";
   }
-  text += Ticks(across, shown, label + 2, width);
+  text += Ticks(across, shown, label + 2, width, line);
   text += fmt::format("{}{}\n", std::string(label + 2, ' '), SweepAxisTitle(across.key));
   std::vector<std::string> counts;
   for (const AlternativeKind kind : kCompeting) {
@@ -159,11 +160,11 @@ std::string GridText(const Sweep& sweep) {
 
 }  // namespace
 
-std::string WinnersText(const Sweep& sweep) {
+std::string WinnersText(const Sweep& sweep, int32_t columns) {
   if (sweep.points.empty() || !sweep.points.front().alternatives.has_value()) {
     return "";
   }
-  return sweep.axes.size() == 2 ? GridText(sweep) : LineText(sweep);
+  return sweep.axes.size() == 2 ? GridText(sweep, columns) : LineText(sweep, columns);
 }
 
 }  // namespace geopipe

@@ -45,7 +45,7 @@ std::string WhyIdle(const JobSpec& job, const ClusterSpec& cluster, const Plan& 
     return "no link of the topology leads to it from the sites of the plan";
   }
   if (used == 0) {
-    return "no plan with it was found to be faster";
+    return "using it would not be faster";
   }
   const int64_t left_of_node = site.devices_per_node % plan.grid.tensor;
   if (left_of_node > 0 && used == site.nodes * (site.devices_per_node - left_of_node)) {
@@ -55,7 +55,7 @@ std::string WhyIdle(const JobSpec& job, const ClusterSpec& cluster, const Plan& 
   if (std::ssize(plan.stages) == job.model.num_hidden_layers) {
     return "every layer has a stage of its own, and there are no more";
   }
-  return "no degrees that use them were found to be faster";
+  return "using them would not be faster";
 }
 
 std::vector<LinkUse> LinksOf(const ClusterSpec& cluster, const PlanResult& result) {

@@ -35,7 +35,7 @@ std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& 
   }
   const Fitness fitness = space.Evaluate(genome);
   if (fitness.iteration_ns == best.fitness.iteration_ns) {
-    return "no faster, and holds more memory";
+    return "equally fast, more memory";
   }
   return fitness.iteration_ns < best.fitness.iteration_ns ? "faster, but the search ended before it was tried"
                                                           : Slower(fitness.iteration_ns, best.fitness.iteration_ns, "");
@@ -90,7 +90,7 @@ class Alternatives {
 
 std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least) {
   const double percent = 100 * (static_cast<double>(iteration_ns) / static_cast<double>(best_ns) - 1);
-  return percent < 0.005 ? fmt::format("slower by {}{} ns", least, iteration_ns - best_ns)
+  return percent < 0.005 ? fmt::format("slower by {}{}", least, HumanDuration(iteration_ns - best_ns))
                          : fmt::format("slower by {}{:.2f} %", least, percent);
 }
 
@@ -128,7 +128,7 @@ std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const E
   if (space.model().splits_layers() && space.CandidateOf(best.genome).layers != even) {
     Genome evenly = best.genome;
     std::copy(even.begin(), even.end(), evenly.begin() + PlanSpace::kChoices);
-    alternatives.Add(fmt::format("layers {}", fmt::join(even, ",")), evenly);
+    alternatives.Add("layers even", evenly);
   }
   alternatives.AddChoices(PlanSpace::kMicroBatch, [&](int32_t value) {
     return fmt::format("micro_batch_size {}", search.micro_batch_size[value]);

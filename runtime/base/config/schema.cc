@@ -4,11 +4,12 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <array>
 #include <charconv>
 #include <cstdlib>
+#include <numeric>
 
 #include "optimizer/base/check.h"
+#include "runtime/base/table.h"
 
 namespace geopipe {
 namespace {
@@ -50,29 +51,100 @@ absl::Status MissingKey(const YamlDocument& document, const YamlNode& map, std::
 
 }  // namespace
 
-std::string RenderReference(std::span<const SchemaRow> rows) {
-  const bool ranged = std::ranges::any_of(rows, [](const SchemaRow& row) { return !row.range.empty(); });
-  std::vector<std::array<std::string, 5>> lines = {{"KEY", "TYPE", ranged ? "RANGE" : "", "DEFAULT", "DESCRIPTION"}};
+namespace {
+
+std::string IndentedKey(const SchemaRow& row) { return std::string(2 * static_cast<size_t>(row.depth), ' ') + row.key; }
+
+// "integer, from 0 to 1024; default 8".
+std::string ValueText(const SchemaRow& row) {
+  std::string text = row.type;
+  text += row.range.empty() ? "" : fmt::format(", {}", row.range);
+  return row.default_text.empty()         ? text
+         : row.default_text == "required" ? text + "; required"
+                                          : fmt::format("{}; default {}", text, row.default_text);
+}
+
+// What a key hangs below: the first of a list's element stands further left than its siblings, for its dash.
+int DepthOf(const SchemaRow& row) { return row.depth + (row.key.starts_with("- ") ? 1 : 0); }
+
+std::vector<std::string> PathsOf(std::span<const SchemaRow> rows) {
+  std::vector<std::string> paths;
+  std::vector<std::pair<int, std::string>> above;
   for (const SchemaRow& row : rows) {
-    lines.push_back({std::string(2 * static_cast<size_t>(row.depth), ' ') + row.key, row.type, row.range,
-                     row.default_text, row.doc});
+    const int depth = DepthOf(row);
+    while (!above.empty() && above.back().first >= depth) {
+      above.pop_back();
+    }
+    const std::string_view key = std::string_view(row.key).substr(row.key.starts_with("- ") ? 2 : 0);
+    paths.push_back(JoinPath(above.empty() ? "" : above.back().second, key));
+    above.emplace_back(depth, paths.back());
   }
-  std::array<size_t, 4> widths{};
-  for (const auto& line : lines) {
+  return paths;
+}
+
+}  // namespace
+
+std::string RenderReference(std::span<const SchemaRow> rows, int32_t columns) {
+  constexpr int32_t kDescription = 40;  // columns
+  const bool ranged = std::ranges::any_of(rows, [](const SchemaRow& row) { return !row.range.empty(); });
+  std::vector<std::string> headings{"KEY", "TYPE", "DEFAULT", "DESCRIPTION"};
+  if (ranged) {
+    headings.insert(headings.begin() + 2, "RANGE");
+  }
+  std::vector<int32_t> widths(headings.size() - 1);
+  Table table(std::move(headings));
+  Table narrow({"KEY", "VALUE"});
+  for (const SchemaRow& row : rows) {
+    std::vector<std::string> cells{IndentedKey(row), row.type, row.default_text, row.doc};
+    if (ranged) {
+      cells.insert(cells.begin() + 2, row.range);
+    }
     for (size_t i = 0; i < widths.size(); ++i) {
-      widths[i] = std::max(widths[i], line[i].size());
+      widths[i] = std::max(widths[i], DisplayWidth(cells[i]) + 2);
+    }
+    table.AddRow(std::move(cells));
+    narrow.AddRow({IndentedKey(row), ValueText(row)});
+    narrow.AddRow({"", row.doc});
+  }
+  const int32_t others = std::accumulate(widths.begin(), widths.end(), 0);
+  return others > columns - kDescription ? narrow.Render(columns) : table.Render(columns);
+}
+
+std::vector<SchemaBranch> FindBranches(std::span<const SchemaRow> rows, std::string_view name) {
+  const std::vector<std::string> paths = PathsOf(rows);
+  const std::string suffix = fmt::format(".{}", name);
+  std::vector<SchemaBranch> branches;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (paths[i] != name && !paths[i].ends_with(suffix)) {
+      continue;
+    }
+    SchemaBranch branch{paths[i], {rows[i]}};
+    for (size_t below = i + 1; below < rows.size() && DepthOf(rows[below]) > DepthOf(rows[i]); ++below) {
+      branch.rows.push_back(rows[below]);
+    }
+    for (SchemaRow& row : branch.rows) {
+      row.depth -= rows[i].depth;
+    }
+    branches.push_back(std::move(branch));
+  }
+  return branches;
+}
+
+std::vector<std::string> BranchNames(std::span<const SchemaRow> rows) {
+  std::vector<std::string> names;
+  for (const std::string& path : PathsOf(rows)) {
+    for (size_t begin = 0; begin != std::string::npos;) {
+      names.push_back(path.substr(begin));
+      const size_t dot = path.find('.', begin);
+      begin = dot == std::string::npos ? dot : dot + 1;
     }
   }
-  std::string reference;
-  for (const auto& line : lines) {
-    for (size_t i = 0; i < widths.size(); ++i) {
-      reference += widths[i] == 0 ? "" : fmt::format("{:<{}}  ", line[i], widths[i]);
-    }
-    reference += line.back();
-    reference.erase(reference.find_last_not_of(' ') + 1);
-    reference += '\n';
-  }
-  return reference;
+  return names;
+}
+
+std::string FileReference::Text(int32_t columns) const {
+  return fmt::format("{}\n\n{}{}", WrapLines(about, columns), RenderReference(rows, columns),
+                     WrapLines(notes, columns));
 }
 
 namespace internal {

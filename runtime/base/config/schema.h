@@ -28,6 +28,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/config/schema_values.h"
 #include "runtime/base/config/yaml_reader.h"
+#include "runtime/base/wrap.h"
 
 namespace geopipe {
 
@@ -43,8 +44,29 @@ struct SchemaRow {
   std::string doc;
 };
 
-// Aligned columns KEY, TYPE, RANGE, DEFAULT and DESCRIPTION, keys indented as in the file.
-std::string RenderReference(std::span<const SchemaRow> rows);
+// Aligned columns KEY, TYPE, RANGE, DEFAULT and DESCRIPTION, keys indented as in the file. Where a description would
+// have less than half of a line of 80 columns, KEY and VALUE, with the description below the value.
+std::string RenderReference(std::span<const SchemaRow> rows, int32_t columns = kAnyColumns);
+
+// A row with what lies below it.
+struct SchemaBranch {
+  std::string path;  // dotted
+  std::vector<SchemaRow> rows;
+};
+
+// The branch of every key whose dotted path is `name` or ends with it ("search.seed"), in the order of the rows.
+std::vector<SchemaBranch> FindBranches(std::span<const SchemaRow> rows, std::string_view name);
+// All that FindBranches finds something by.
+std::vector<std::string> BranchNames(std::span<const SchemaRow> rows);
+
+// What people read about a kind of file.
+struct FileReference {
+  std::string about;
+  std::vector<SchemaRow> rows;
+  std::string notes = {};  // behind the keys
+
+  std::string Text(int32_t columns = kAnyColumns) const;
+};
 
 namespace internal {
 
@@ -258,7 +280,7 @@ class Schema {
     return absl::OkStatus();
   }
 
-  std::string Reference() const { return RenderReference(Rows()); }
+  std::string Reference(int32_t columns = kAnyColumns) const { return RenderReference(Rows(), columns); }
 
   std::vector<SchemaRow> Rows() const {
     const T defaults{};

@@ -90,11 +90,31 @@ TEST_CASE("the table shows the plan beside 1F1B, marks the knee and sums up") {
                              "baseline of a sweep\n"
                              "1F1B SAME: with the b, s and layers of that row's plan, so it may also change where the "
                              "plan does\n"
-                             "knee: latency 2 ms; less latency gains less than 1 %\n"
+                             "knee: latency 2 ms; less saves less than 1 % of the iteration\n"
                              "geopipe saves at most 75.00 % of blocking 1F1B's bubble (latency 1 ms) and on average "
                              "50.00 % of its iteration time at the same b, s and layers; 20.00 % on average against "
                              "1F1B at its own best b and s\n"));
   CHECK_THAT(text, Catch::EndsWith("no plan at latency 4 ms: too small\n"));
+}
+
+TEST_CASE(
+    "the knees of a grid's rows share a line where they are the same, and ΔN has a column where it means something") {
+  Sweep sweep = TwoPoints();
+  sweep.points[2].results[0] = Result(1'005'000'000);
+  sweep.axes.insert(sweep.axes.begin(), SweepAxis{SweepKey::kBandwidth, {1.25e9, 2.5e9}});
+  const std::vector<SweepPoint> row = sweep.points;
+  sweep.points.insert(sweep.points.end(), row.begin(), row.end());
+  for (SweepPoint& point : sweep.points) {
+    point.at.insert(point.at.begin(), 1.25e9);
+  }
+  CHECK_THAT(SweepText(sweep),
+             Catch::Contains("\nknee: latency 4 ms or more at every bandwidth; less saves less than 1 % "
+                             "of the iteration\ngeopipe: "));
+  CHECK(SweepText(sweep).find("PLAN ΔN") != std::string::npos);
+  for (SweepPoint& point : sweep.points) {
+    point.results[0].plan.schedule = ScheduleKind::kOneFOneB;
+  }
+  CHECK(SweepText(sweep).find("PLAN ΔN") == std::string::npos);
 }
 
 TEST_CASE("CSV has a line per point in base units, and JSON the same") {

@@ -125,7 +125,7 @@ TEST_CASE("Each mistake in a link is one sentence at its place") {
 }
 
 TEST_CASE("The reference names every key of a case") {
-  const std::string text = ExplainCase();
+  const std::string text = ExplainCase().Text();
   for (const char* key : {"devices", "placement", "bandwidth_Bps", "  capacity_bytes", "epilogue_s", "- from_chunk"}) {
     CHECK(text.find(key) != std::string::npos);
   }

@@ -190,7 +190,7 @@ TEST_CASE("Each mistake in a topology is one sentence at its place") {
 }
 
 TEST_CASE("The reference names every key of a topology") {
-  const std::string text = ExplainTopology();
+  const std::string text = ExplainTopology().Text();
   for (const char* key : {"- name", "devices_per_node", "intra_node_bandwidth", "- between", "mi300x-192gb",
                           "NVIDIA H100 Tensor Core GPU datasheet"}) {
     CHECK(text.find(key) != std::string::npos);

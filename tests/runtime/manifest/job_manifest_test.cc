@@ -344,7 +344,7 @@ TEST_CASE("A damaged manifest is refused or is a valid job") {
 }
 
 TEST_CASE("The reference of a job is the golden one") {
-  CHECK(ExplainJob() == ReadFile(kGolden + "/explain-job.txt", 1 << 20).value());
+  CHECK(ExplainJob().Text() == ReadFile(kGolden + "/explain-job.txt", 1 << 20).value());
 }
 
 }  // namespace

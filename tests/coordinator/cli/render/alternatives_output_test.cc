@@ -91,8 +91,8 @@ TEST_CASE("the alternatives stand side by side, and one that is faster and the s
         "              1.00 GiB of gradients over a tree of links from north: 300 ms, 100 ms of it exposed\n"
         "local steps   changes of the weights (2.00 GiB; fp32), averaged every 100 iterations in 500 ms;\n"
         "              this changes the training and is never chosen\n"
-        "faster        a replica at each of north, east takes 800 ms, 20.0 % less;\n"
-        "              the training is equivalent, but the runtime does not support it yet\n");
+        "faster        a replica at each of north, east takes 800 ms, 20.0 % less; equivalent training, "
+        "not supported by the runtime yet\n");
 }
 
 TEST_CASE("local steps alone are no reason to call anything faster") {
@@ -101,8 +101,8 @@ TEST_CASE("local steps alone are no reason to call anything faster") {
   CHECK_THAT(AlternativesText(alternatives, PlanOfTwo()), !Catch::Contains("faster"));
   alternatives.all[0].iteration_ns = 500 * kMillisecond;
   CHECK_THAT(AlternativesText(alternatives, PlanOfTwo()),
-             Catch::Contains("\nfaster        north alone takes 500 ms, 50.0 % less;\n              it is the "
-                             "same training, and placement: {sites: [north]} with pipeline: auto plans it\n"));
+             Catch::Contains("\nfaster        north alone takes 500 ms, 50.0 % less; equivalent training, planned with "
+                             "placement: {sites: [north]} and pipeline: auto\n"));
 }
 
 TEST_CASE("what is missing has no figures but a reason, which is told once") {

@@ -1,7 +1,6 @@
 #include "coordinator/cli/render/explanation_output.h"
 
 #include <catch2/catch.hpp>
-#include <sstream>
 
 #include "coordinator/cli/render/format.h"
 
@@ -36,7 +35,7 @@ TEST_CASE("the iteration's time adds up, and each choice has its price or the re
       text.starts_with("    TIME    SHARE  WHERE THE ITERATION GOES, IN THE MEAN OVER THE DEVICES IN USE\n"
                        " 8.500 s   85.0 %  plain work: the model's products on all devices at their stated efficiency\n"
                        " 1.400 s   14.0 %  tensor-parallel collectives\n"
-                       " 0.100 s    1.0 %  pipeline fill: until a stage's first backward\n"
+                       " 0.100 s    1.0 %  pipeline fill: until a rank's first backward\n"
                        "10.000 s  100.0 %  the iteration\n"));
   CHECK(text.find("\nCHOICE  PLAN HAS  INSTEAD  ITERATION   CHANGE  WITH\n"
                   "tensor  2               1   12.000 s  +20.0 %  DP 4, geopipe, recompute full\n"
@@ -54,7 +53,7 @@ TEST_CASE("small parts of the time are told together") {
   CHECK(text.find("\n 0.010 s    0.1 %  the rest, each less than 0.05 %\n") != std::string::npos);
 }
 
-TEST_CASE("what was not tried and what is faster is said, within 100 columns") {
+TEST_CASE("what was not tried and what is faster is said") {
   Explanation explanation = OfTwoRanks();
   explanation.choices.all[0].excess = -0.01;
   for (int32_t degree = 0; degree < 30; ++degree) {
@@ -64,12 +63,6 @@ TEST_CASE("what was not tried and what is faster is said, within 100 columns") {
   CHECK(text.find("-1.0 %  DP 4, geopipe, recompute full\n") != std::string::npos);
   CHECK(text.find("\nfaster than the plan: ") != std::string::npos);
   CHECK(text.find("\nnot tried, for want of time: pipeline 16, pipeline 16, ") != std::string::npos);
-  CHECK(text.find(",\n                             pipeline 16") != std::string::npos);
-  std::istringstream lines(text);
-  for (std::string line; std::getline(lines, line);) {
-    INFO(line);
-    CHECK(CodePoints(line) <= 100);
-  }
 }
 
 TEST_CASE("a ZeRO stage that would be faster is called so") {

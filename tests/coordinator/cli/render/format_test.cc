@@ -1,23 +1,11 @@
 #include "coordinator/cli/render/format.h"
 
 #include <catch2/catch.hpp>
+#include <string>
 #include <vector>
 
 namespace geopipe {
 namespace {
-
-TEST_CASE("a table aligns text to the left and numbers to the right") {
-  Table table({"NAME", "COUNT", "µ"});
-  table.AddRow({"a", "5", "µs"});
-  table.AddRow({"longer", "1,234", "x"});
-  table.AddRow({"b", "-", "yy"});
-  CHECK(table.rows() == 3);
-  CHECK(table.Render() ==
-        "NAME    COUNT  µ\n"
-        "a           5  µs\n"
-        "longer  1,234  x\n"
-        "b           -  yy\n");
-}
 
 TEST_CASE("counts and lists") {
   CHECK(HumanCount(0) == "0");
@@ -26,6 +14,8 @@ TEST_CASE("counts and lists") {
   CHECK(HumanCount(-1'234'567) == "-1,234,567");
   CHECK(FormatList(std::vector<int32_t>{}) == "-");
   CHECK(FormatList(std::vector<int32_t>{2, 1}) == "2,1");
+  CHECK(NamesText(std::vector<std::string>{"a", "b"}) == "a, b");
+  CHECK(NamesText(std::vector<std::string>(48, "s")) == "s, s, s, s, s, s, s, s, s, s and 38 more");
   CHECK(Seconds(1'500'000'000) == 1.5);
 }
 

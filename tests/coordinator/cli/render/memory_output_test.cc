@@ -27,14 +27,14 @@ MemoryBreakdown RankAt(std::string site, int64_t in_flight) {
 
 TEST_CASE("people see what fills a device, and which has the least to spare") {
   const std::vector<MemoryBreakdown> ranks{RankAt("oslo", 10), RankAt("oslo", 9), RankAt("dublin", 8)};
-  CHECK(MemoryText(ranks, false) ==
+  CHECK(MemoryText(ranks) ==
         "memory of a device at its peak in GiB, of 70.0 GiB, which is 74.0 GiB less a reserve of 4.00 GiB\n"
-        "STAGE  WEIGHTS  GRADS  ADAM       ACTIVATIONS  LOGITS  BUFFERS  WORK  PEAK          FREE\n"
-        "    0     8.00   8.00  3.00  50.0 (10 × 5.00)       0     0.50  0.25  69.8   0.25, 0.4 %  ←\n"
-        "    1     8.00   8.00  3.00   45.0 (9 × 5.00)       0     0.50  0.25  64.8   5.25, 7.5 %\n"
-        "    2     8.00   8.00  3.00   40.0 (8 × 5.00)       0     0.50  0.25  59.8  10.2, 14.6 %\n"
-        "tightest: stage 0 at oslo, 256 MiB to spare: one more micro-batch in flight takes 6.00 GiB\n");
-  CHECK(MemoryText({}, false).empty());
+        "RANK  WEIGHTS  GRADS  ADAM       ACTIVATIONS  LOGITS  BUFFERS  WORK  PEAK          FREE\n"
+        "   0     8.00   8.00  3.00  50.0 (10 × 5.00)       0     0.50  0.25  69.8   0.25, 0.4 %  ←\n"
+        "   1     8.00   8.00  3.00   45.0 (9 × 5.00)       0     0.50  0.25  64.8   5.25, 7.5 %\n"
+        "   2     8.00   8.00  3.00   40.0 (8 × 5.00)       0     0.50  0.25  59.8  10.2, 14.6 %\n"
+        "tightest: rank 0 at oslo, 256 MiB to spare: one more micro-batch in flight takes 6.00 GiB\n");
+  CHECK(MemoryText({}).empty());
 }
 
 TEST_CASE("ranks of several stages, split backwards, states kept and small models have what they need") {
@@ -42,15 +42,15 @@ TEST_CASE("ranks of several stages, split backwards, states kept and small model
   ranks[0].recovery_bytes = kGiBytes;
   ranks[0].weight_grad_bytes = 2 * kGiBytes;
   ranks[0].reserve_bytes = 0;
-  const std::string text = MemoryText(ranks, true);
+  const std::string text = MemoryText(ranks);
   CHECK(text.find("of 70.0 GiB\nRANK  WEIGHTS  GRADS  ADAM  KEPT      ACTIVATIONS  FOR W  LOGITS") !=
         std::string::npos);
   CHECK(text.find(" to spare: room for 6 more micro-batches in flight\n") != std::string::npos);
   ranks[0].host_bytes = 12 * kGiBytes;
-  CHECK(MemoryText(ranks, true).find("PEAK          FREE  HOST\n") != std::string::npos);
+  CHECK(MemoryText(ranks).find("PEAK          FREE  HOST\n") != std::string::npos);
   CHECK(ranks[0].peak_bytes() == 31 * kGiBytes + kGiBytes * 3 / 4 + kGiBytes * 1);
   ranks[0] = {.site = "oslo", .weight_bytes = kGiBytes / 2, .capacity_bytes = kGiBytes};
-  CHECK(MemoryText(ranks, false).find("at its peak in MiB") != std::string::npos);
+  CHECK(MemoryText(ranks).find("at its peak in MiB") != std::string::npos);
 }
 
 TEST_CASE("many ranks alike share a row, that of the greatest peak, within 100 columns") {
@@ -59,13 +59,15 @@ TEST_CASE("many ranks alike share a row, that of the greatest peak, within 100 c
     ranks.push_back(RankAt(rank < 8 ? "oslo" : "dublin", 10 - rank / 4));
   }
   ranks.back().logits_bytes = kGiBytes;
-  const std::string text = MemoryText(ranks, false, Rows::kFolded);
-  CHECK(text.find("\n 0-14     8.00   8.00  3.00  50.0 (10 × 5.00)       0     0.50  0.25  ≤ 69.8") !=
+  const std::string text = MemoryText(ranks, Rows::kFolded);
+  CHECK(text.find("\n 0-7     8.00   8.00  3.00  50.0 (10 × 5.00)       0     0.50  0.25  ≤ 69.8") !=
         std::string::npos);
-  CHECK(std::ranges::count(text, '\n') == 5);
-  std::istringstream lines(MemoryText(ranks, false));
+  CHECK(text.find("\n8-14     8.00   8.00  3.00   40.0 (8 × 5.00)       0     0.50  0.25  ≤ 59.8") !=
+        std::string::npos);  // another site
+  CHECK(std::ranges::count(text, '\n') == 6);
+  std::istringstream lines(MemoryText(ranks));
   for (std::string line; std::getline(lines, line);) {
-    CHECK(CodePoints(line) <= 100);
+    CHECK(DisplayWidth(line) <= 100);
   }
 }
 

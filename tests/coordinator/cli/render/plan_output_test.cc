@@ -86,9 +86,11 @@ TEST_CASE("long tables are folded: what follows each other alike has one row") {
                 {4 * stage, 4 * stage + 3, first, last}, stage % 12);
   }
   const std::string folded = StageTable(plan, Rows::kFolded);
-  CHECK(std::ranges::count(folded, '\n') == 4);
-  CHECK(folded.find("1-18  oslo … dublin  0-11") != std::string::npos);
-  CHECK(folded.find("4-75, 4 each") != std::string::npos);
+  CHECK(std::ranges::count(folded, '\n') == 5);
+  CHECK(folded.find("1-11  oslo    1-11") != std::string::npos);
+  CHECK(folded.find("12-18  dublin  0-6") != std::string::npos);
+  CHECK(folded.find("4-47, 4 each") != std::string::npos);
+  CHECK(folded.find("48-75, 4 each") != std::string::npos);
   CHECK(folded.find("≤ 25.4 %") != std::string::npos);
   CHECK(std::ranges::count(StageTable(plan), '\n') == 21);
 
@@ -101,11 +103,28 @@ TEST_CASE("long tables are folded: what follows each other alike has one row") {
     }
   }
   const std::string text = FiguresText(figures, Rows::kFolded);
-  CHECK(text.find("idle          4 of 8 devices at each of 5 sites, s1 … s5: no more\n") != std::string::npos);
-  CHECK(text.find("crossing      each of 5, s0 and s1 … s4 and s5: 1.00 KiB each way") != std::string::npos);
+  CHECK(text.find("idle          4 of 8 devices at each of 5 sites (s1, s2, s3, s4, s5): no more\n") !=
+        std::string::npos);
+  CHECK(
+      text.find(
+          "crossing      each of 5 links (s0 and s1, s1 and s2, s2 and s3, s3 and s4, s4 and s5): 1.00 KiB each way") !=
+      std::string::npos);
   const std::string all = FiguresText(figures);
   CHECK(all.find("each of") == std::string::npos);
   CHECK(std::ranges::count(all, '\n') == std::ranges::count(text, '\n') + 4 + 4);
+}
+
+TEST_CASE("ΔN is told where it means something, and a plan that was searched for is called so") {
+  Plan plan = TwoStages();
+  plan.schedule = ScheduleKind::kAuto;
+  CHECK(PlanHeadline(plan).starts_with("made to measure, ΔN 2, 8 micro-batches"));
+  plan.schedule = ScheduleKind::kOneFOneB;
+  plan.delta_n = {0};
+  CHECK(PlanHeadline(plan).starts_with("1f1b, 8 micro-batches"));
+  plan.schedule = ScheduleKind::kAuto;
+  plan.stages.push_back({.pipeline_rank = 0, .layers = {6, 6, false, false}});  // two stages on each rank
+  plan.stages.push_back({.pipeline_rank = 1, .layers = {7, 7, false, true}});
+  CHECK(PlanHeadline(plan).starts_with("made to measure, 8 micro-batches"));
 }
 
 TEST_CASE("a long list of ΔN is told in runs") {

@@ -87,7 +87,7 @@ TEST_CASE("ranks that are planned alike share a row, and many ranks fit on a scr
   CHECK(std::ranges::count(RankMemoryText(all, Rows::kAll), '\n') == 2 + 2 * 64 + 1);
   std::istringstream lines(RankMemoryText(all, Rows::kAll));
   for (std::string line; std::getline(lines, line);) {
-    CHECK(CodePoints(line) <= 100);
+    CHECK(DisplayWidth(line) <= 100);
   }
 }
 

@@ -1,8 +1,11 @@
 #include "runtime/base/config/schema.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <string>
+#include <string_view>
+#include <vector>
 
 namespace geopipe {
 namespace {
@@ -121,6 +124,41 @@ TEST_CASE("The reference is made from the table") {
         "  - to           text             required  Other end.\n"
         "    bandwidth    bandwidth                  Per direction.\n"
         "ports            list of integer  [1, 2]    Ports.\n");
+}
+
+TEST_CASE("where it would be too wide, the reference has the description below the value") {
+  CHECK(RenderReference(std::vector<SchemaRow>{{0, "search", "map", "", "", "What is searched."},
+                                               {1, "max_delta_n", "integer", "from 0 to 1024", "8", "At most."}},
+                        60) ==
+        "KEY            VALUE\n"
+        "search         map\n"
+        "               What is searched.\n"
+        "  max_delta_n  integer, from 0 to 1024; default 8\n"
+        "               At most.\n");
+}
+
+TEST_CASE("keys are found by the end of their path, with all that is below them") {
+  const std::vector<SchemaRow> rows = ConfigSchema().Rows();
+  const auto paths = [&](std::string_view name) {
+    std::vector<std::string> found;
+    for (const SchemaBranch& branch : FindBranches(rows, name)) {
+      found.push_back(branch.path);
+    }
+    return found;
+  };
+  using Paths = std::vector<std::string>;
+  CHECK(paths("interval") == Paths{"heartbeat.interval", "backup.interval"});
+  CHECK(paths("backup.interval") == Paths{"backup.interval"});
+  CHECK(paths("links.to") == Paths{"links.to"});
+  CHECK(paths("links.bandwidth") == Paths{"links.bandwidth"});
+  CHECK(paths("terval").empty());
+  REQUIRE(FindBranches(rows, "heartbeat").size() == 1);
+  CHECK(FindBranches(rows, "heartbeat").front().rows.size() == 3);
+  CHECK(FindBranches(rows, "links").front().rows.size() == 3);
+  CHECK(FindBranches(rows, "heartbeat.misses").front().rows.front().depth == 0);
+  const std::vector<std::string> names = BranchNames(rows);
+  CHECK(std::ranges::count(names, "backup.interval") == 1);
+  CHECK(std::ranges::count(names, "interval") == 2);
 }
 
 }  // namespace
