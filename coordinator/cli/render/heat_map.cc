@@ -175,6 +175,17 @@ std::string FigureText(double figure) {
   return fmt::format("{:.{}f}", std::abs(figure) < 0.05 ? 0.0 : figure, std::abs(figure) < 9.95 ? 1 : 0);
 }
 
+std::vector<ChoiceMap::Choice> Occurring(const std::vector<ChoiceMap::Choice>& choices,
+                                         std::span<const ChoiceMap::Cell> cells) {
+  std::vector<ChoiceMap::Choice> occurring;
+  for (size_t i = 0; i < choices.size(); ++i) {
+    if (std::ranges::find(cells, std::optional<size_t>(i), &ChoiceMap::Cell::choice) != cells.end()) {
+      occurring.push_back(choices[i]);
+    }
+  }
+  return occurring;
+}
+
 void DrawLegend(const std::vector<ChoiceMap::Choice>& choices, double x, double y, SvgWriter& svg) {
   for (size_t i = 0; i < choices.size(); ++i) {
     const double top = y + kLegendLine * static_cast<double>(i);
@@ -196,12 +207,14 @@ std::string HeatMapsToSvg(const HeatMaps& maps) {
   double width = kMapLeft + count * map_width + (count - 1) * kMapBetween + 24;
   width = std::max({width, TextWidth(maps.title, 16) + 40, TextWidth(maps.note, 12) + 40});
   double height = kMapTop + map_height + kMapFoot;
+  std::vector<ChoiceMap::Choice> legend;
   if (maps.choices.has_value()) {
-    for (const ChoiceMap::Choice& choice : maps.choices->choices) {
+    legend = Occurring(maps.choices->choices, maps.choices->cells);
+    for (const ChoiceMap::Choice& choice : legend) {
       width = std::max(width, legend_left + 26 + TextWidth(choice.name, 12) + 24);
     }
     width = std::max(width, kMapLeft + TextWidth(maps.choices->note, 12) + 24);
-    const double legend_height = kLegendLine * static_cast<double>(maps.choices->choices.size());
+    const double legend_height = kLegendLine * static_cast<double>(legend.size());
     height = choices_top + std::max(map_height, legend_height) + kMapFoot;
   }
   SvgWriter svg(width, height, kMapStyle);
@@ -216,7 +229,7 @@ std::string HeatMapsToSvg(const HeatMaps& maps) {
   if (maps.choices.has_value()) {
     DrawChoices(maps, Grid(maps, kMapLeft, choices_top), svg);
     svg.Text("", kMapLeft, choices_top - 10, maps.choices->note);
-    DrawLegend(maps.choices->choices, legend_left, choices_top, svg);
+    DrawLegend(legend, legend_left, choices_top, svg);
   }
   return std::move(svg).Finish();
 }

@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,10 @@ std::string Tint(std::string_view colour, double part);
 // True when text on this colour is better white than black.
 bool IsDark(std::string_view colour);
 // Draws a line for each choice, with the top left corner at (x, y). Classes: m a letter, empty the name.
+// Those of `choices` that some cell has.
+std::vector<ChoiceMap::Choice> Occurring(const std::vector<ChoiceMap::Choice>& choices,
+                                         std::span<const ChoiceMap::Cell> cells);
+
 void DrawLegend(const std::vector<ChoiceMap::Choice>& choices, double x, double y, SvgWriter& svg);
 // "3.2", "12".
 std::string FigureText(double figure);

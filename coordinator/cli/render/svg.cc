@@ -60,12 +60,15 @@ class TimelineSvg {
   std::string Draw() {
     Title();
     Legend();
-    for (int32_t system = 0; system < layout_.systems; ++system) {
+    for (int32_t system = 0; system < layout_.systems + (layout_.has_detail() ? 1 : 0); ++system) {
+      if (layout_.is_detail(system)) {
+        svg_.Text("s", 16, layout_.SystemTop(system) + 8, "a part of the steady phase, enlarged");
+      }
       Bands(system);
       Lanes(system);
       Axis(system);
       Phases(system);
-      if (layout_.boxes) {
+      if (layout_.shows_boxes(system)) {
         Holds(system);
         Boxes(system);
         Messages(system);
@@ -124,17 +127,18 @@ class TimelineSvg {
       }
     }
     entry("lane", "idle");
-    if (layout_.boxes && costs_.comm == CommMode::kBlocking && !result_.messages.empty()) {
+    const bool boxes = layout_.boxes || layout_.has_detail();
+    if (boxes && costs_.comm == CommMode::kBlocking && !result_.messages.empty()) {
       entry("hold", "held by its own send");
     }
     if (costs_.epilogue_ns > 0) {
       entry("e", "weight update and synchronisation");
     }
-    if (layout_.boxes && !result_.messages.empty()) {
+    if (boxes && !result_.messages.empty()) {
       svg_.Line("m", x, 56, x + 14, 68);
       label("message between sites");
     }
-    if (layout_.boxes && costs_.shape.stages > costs_.shape.devices) {
+    if (boxes && costs_.shape.stages > costs_.shape.devices) {
       label("lighter: later stages of a device");
     }
     if (!layout_.boxes) {
@@ -198,18 +202,18 @@ class TimelineSvg {
     const auto* const unit =
         std::find_if(kUnits.begin(), kUnits.end() - 1, [&](const auto& candidate) { return span >= candidate.first; });
     const double bottom = LanesEnd(system) + 5;
-    const double step = NiceStep(span / layout_.systems, layout_.chart_width / kTickDistance);
+    const double step = NiceStep(layout_.EndNs(system) - layout_.BeginNs(system), layout_.chart_width / kTickDistance);
     for (double tick = std::ceil(layout_.BeginNs(system) / step); tick * step <= layout_.EndNs(system); ++tick) {
       const double x = layout_.X(system, tick * step);
       svg_.Line("g", x, layout_.SystemTop(system) + layout_.lane_y.front() - 5, x, bottom + 4);
-      svg_.Text("t", x, bottom + 16, fmt::format("{:.6g}", tick * step / unit->first));
+      svg_.Text("t", x, bottom + 16, fmt::format("{:.9g}", tick * step / unit->first));
     }
     svg_.Text("r", layout_.left - 14, bottom + 16, fmt::format("time, {}", unit->second));
   }
 
   void Phases(int32_t system) {
     const std::optional<TimelinePhases> phases = PhasesOf(result_);
-    if (!phases.has_value()) {
+    if (!phases.has_value() || layout_.is_detail(system)) {
       return;
     }
     const std::array<std::pair<std::string_view, std::pair<int64_t, int64_t>>, 3> named = {
@@ -217,6 +221,7 @@ class TimelineSvg {
          {"steady", {phases->steady_ns, phases->drain_ns}},
          {"drain", {phases->drain_ns, result_.iteration_ns}}}};
     const double y = layout_.SystemTop(system) + layout_.lane_y.front() - 9;
+    double free_x = 0;  // where the last label ends
     for (const auto& [name, times] : named) {
       const double begin_ns = std::max(static_cast<double>(times.first), layout_.BeginNs(system));
       const double end_ns = std::min(static_cast<double>(times.second), layout_.EndNs(system));
@@ -226,8 +231,14 @@ class TimelineSvg {
         continue;
       }
       svg_.Add("<path class=\"p\" d=\"M{0:.1f} {1:.1f}v-3H{2:.1f}v3\"/>\n", x1, y, x2);
-      if (x2 - x1 > TextWidth(name, 11)) {
-        svg_.Text("t", (x1 + x2) / 2, y - 7, name);
+      // A label that is wider than its bracket stands at the bracket's outer end: warm-up reaches to the right, drain
+      // to the left.
+      const double width = TextWidth(name, 11);
+      const double wanted = x2 - x1 > width ? (x1 + x2) / 2 : name == "drain" ? x2 - width / 2 : x1 + width / 2;
+      const double middle = std::min(std::max(wanted, free_x + width / 2 + 4), layout_.width - width / 2);
+      if (name != "steady" || middle + width / 2 <= x2) {
+        svg_.Text("t", middle, y - 7, name);
+        free_x = middle + width / 2;
       }
     }
   }

@@ -19,9 +19,10 @@ namespace {
 
 constexpr double kLeft = 74;
 constexpr double kPlotWidth = 640;
-constexpr double kLabels = 236;  // right of the plot, for the names of the lines
+constexpr double kLabels = 250;  // right of the plot, for the names of the lines
 constexpr double kChartTop = 66;
 constexpr double kIterationHeight = 250;
+constexpr double kSavedHeight = 190;
 constexpr double kBubbleHeight = 170;
 constexpr double kBetween = 58;
 constexpr double kChartFoot = 52;
@@ -54,15 +55,33 @@ bool HasAlternatives(const Sweep& sweep) {
 
 double NoPlan() { return std::numeric_limits<double>::quiet_NaN(); }
 
+std::vector<double> ValuesOf(const Sweep& sweep, size_t schedule,
+                             const std::function<double(const SweepResult&)>& value) {
+  std::vector<double> y;
+  for (const SweepPoint& point : sweep.points) {
+    const SweepResult& result = point.results[schedule];
+    y.push_back(result.feasible ? value(result) : NoPlan());
+  }
+  return y;
+}
+
+// What each schedule saves, in percent: against 1F1B with its own best b and s, and with the schedule's.
+std::vector<Line> SavedLines(const Sweep& sweep) {
+  std::vector<Line> lines;
+  for (size_t i = 0; i < sweep.schedules.size(); ++i) {
+    const std::string_view colour = kScheduleColours[i % kScheduleColours.size()];
+    lines.push_back({fmt::format("{}, 1F1B at its best b and s", sweep.schedules[i]), colour, "",
+                     ValuesOf(sweep, i, [](const SweepResult& result) { return 100 * result.GainOverBest(); })});
+    lines.push_back({fmt::format("{}, 1F1B at the same b and s", sweep.schedules[i]), colour, "6 3",
+                     ValuesOf(sweep, i, [](const SweepResult& result) { return 100 * result.Gain(); })});
+  }
+  return lines;
+}
+
 // One line per schedule, then the baselines and, for times, the bound of the first schedule.
 std::vector<Line> Lines(const Sweep& sweep, bool bubble) {
   const auto values = [&](size_t schedule, const std::function<double(const SweepResult&)>& value) {
-    std::vector<double> y;
-    for (const SweepPoint& point : sweep.points) {
-      const SweepResult& result = point.results[schedule];
-      y.push_back(result.feasible ? value(result) : NoPlan());
-    }
-    return y;
+    return ValuesOf(sweep, schedule, value);
   };
   std::vector<Line> lines;
   for (size_t i = 0; i < sweep.schedules.size(); ++i) {
@@ -118,7 +137,7 @@ class SweepPlot {
       : sweep_(sweep),
         axis_(sweep.axes.front()),
         svg_(kLeft + kPlotWidth + kLabels,
-             kChartTop + kIterationHeight + kBetween + kBubbleHeight + kChartFoot +
+             kChartTop + kSavedHeight + kBetween + kIterationHeight + kBetween + kBubbleHeight + kChartFoot +
                  (HasAlternatives(sweep) ? kBetween + kStripHeight : 0),
              kSweepStyle) {
     svg_.Add("<title>{}</title>\n", EscapeXml(title));
@@ -126,8 +145,10 @@ class SweepPlot {
   }
 
   std::string Draw() {
-    Panel(kChartTop, kIterationHeight, "iteration time, s", Lines(sweep_, false));
-    const double bubble_top = kChartTop + kIterationHeight + kBetween;
+    Panel(kChartTop, kSavedHeight, "iteration time saved against blocking 1F1B, %", SavedLines(sweep_));
+    const double iteration_top = kChartTop + kSavedHeight + kBetween;
+    Panel(iteration_top, kIterationHeight, "iteration time, s", Lines(sweep_, false));
+    const double bubble_top = iteration_top + kIterationHeight + kBetween;
     Panel(bubble_top, kBubbleHeight, "bubble, %", Lines(sweep_, true));
     double bottom = bubble_top + kBubbleHeight;
     if (HasAlternatives(sweep_)) {
@@ -208,12 +229,16 @@ class SweepPlot {
       svg_.Line("g", X(tick), top + kStripHeight, X(tick), top + kStripHeight + 4);
       svg_.Text("t", X(tick), top + kStripHeight + 17, fmt::format("{:.6g}", SweepAxisUnits(axis_.key, tick)));
     }
-    DrawLegend(choices, kLeft + kPlotWidth + 24, top - 8, svg_);
+    std::vector<ChoiceMap::Cell> cells;
+    for (const SweepPoint& point : sweep_.points) {
+      cells.push_back(WinnerCell(point));
+    }
+    DrawLegend(Occurring(choices, cells), kLeft + kPlotWidth + 24, top - 8, svg_);
   }
 
   void Panel(double top, double height, std::string_view title, const std::vector<Line>& lines) {
     double least = std::numeric_limits<double>::infinity();
-    double greatest = 0;
+    double greatest = 0;  // what is saved may also be lost
     for (const Line& line : lines) {
       for (const double y : line.y) {
         least = std::isnan(y) ? least : std::min(least, y);
@@ -221,8 +246,10 @@ class SweepPlot {
       }
     }
     greatest = std::max(greatest, 1e-9);
-    // The axis begins at 0, unless that would leave most of the panel empty.
-    const double from = least > 0.6 * greatest ? least - 0.15 * std::max(greatest - least, 0.02 * greatest) : 0;
+    // From 0, unless that would leave most of the panel empty.
+    const double from = least < 0                ? least
+                        : least > 0.6 * greatest ? least - 0.15 * std::max(greatest - least, 0.02 * greatest)
+                                                 : 0;
     const double step = NiceStep(greatest - from, height / 45);
     const double low = std::floor(from / step) * step;
     const double high = std::ceil(greatest / step) * step;

@@ -34,7 +34,8 @@ std::string ToChromeTrace(const std::vector<TracePart>& parts, const PipelineSha
 // A self-contained SVG: a band per site, in it a lane per device with a box per action and, where it fits, its
 // micro-batch; between bands what the crossing is like and every message from its sender to its receiver; with blocking
 // sends, hatched, how long they hold the sender. Warm-up, steady phase and drain are bracketed. A long iteration is
-// broken into rows, one below the other; one of too many actions even for that shows shares of time instead. Colours
+// broken into rows, one below the other; one of too many actions even for that shows shares of
+// time, and below them a part of the steady phase enlarged. Colours
 // are safe for colour-blind readers (Okabe and Ito). Hovering over a box names action and times.
 // REQUIRES: as ToChromeTrace.
 std::string ToSvg(const SimulationResult& result, const PipelineCosts& costs, const TimelineLabels& labels);

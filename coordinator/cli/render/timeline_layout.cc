@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 
 #include "coordinator/cli/render/svg_writer.h"
+#include "coordinator/cli/render/timeline_phases.h"
 
 namespace geopipe {
 namespace {
@@ -33,6 +35,28 @@ int64_t ShortestNs(const SimulationResult& result) {
     }
   }
   return shortest_ns;
+}
+
+// A span in the middle of the steady phase in which the mean action is wide enough for its number.
+void ChooseDetail(const SimulationResult& result, double action_width, TimelineLayout& layout) {
+  const std::optional<TimelinePhases> phases = PhasesOf(result);
+  double total_ns = 0;
+  double actions = 0;
+  for (const auto& lane : result.timeline) {
+    for (const ActionTiming& timing : lane) {
+      total_ns += static_cast<double>(timing.end_ns - timing.start_ns);
+      ++actions;
+    }
+  }
+  if (!phases.has_value() || actions == 0) {
+    return;
+  }
+  const auto steady_ns = static_cast<double>(phases->drain_ns - phases->steady_ns);
+  const double wanted_ns = total_ns / actions * layout.chart_width / action_width;
+  const double middle_ns = static_cast<double>(phases->steady_ns) + steady_ns / 2;
+  const double shown_ns = std::min(steady_ns, wanted_ns);
+  layout.detail_begin_ns = middle_ns - shown_ns / 2;
+  layout.detail_end_ns = middle_ns + shown_ns / 2;
 }
 
 void PlaceLanes(const TimelineLabels& labels, TimelineLayout& layout) {
@@ -86,10 +110,15 @@ TimelineLayout LayOutTimeline(const SimulationResult& result, const PipelineCost
   layout.chart_width = systems > 1 ? kSystemWidth : std::clamp(1.6 * wanted_width, kMinWidth, kSystemWidth);
   layout.boxes = systems * layout.chart_width * density >= kMinDrawnBox;
 
+  if (!layout.boxes) {
+    ChooseDetail(result, 8 + kNumberDigit * digits, layout);
+  }
+
   layout.left = LeftMargin(costs, labels);
   layout.width = layout.left + layout.chart_width + 24;
   layout.top = kTop;
-  layout.height = kTop + systems * layout.system_height;
+  layout.height = kTop + systems * layout.system_height +
+                  (layout.has_detail() ? layout.system_height + TimelineLayout::kDetailHead : 0);
   return layout;
 }
 

@@ -23,13 +23,28 @@ struct TimelineLayout {
   double lanes_end = 0;        // from the system's top
   bool boxes = true;           // false: actions are thinner than two pixels, so lanes show shares of time
   int64_t span_ns = 1;
+  // Where lanes show shares of time: a part of the steady phase that a further system, the last one, shows with boxes.
+  // Empty where there is none.
+  double detail_begin_ns = 0;
+  double detail_end_ns = 0;
 
-  double SystemTop(int32_t system) const { return top + system * system_height; }
-  double BeginNs(int32_t system) const { return static_cast<double>(span_ns) * system / systems; }
-  double EndNs(int32_t system) const { return BeginNs(system + 1); }
-  double X(int32_t system, double ns) const {
-    return left + (ns - BeginNs(system)) * systems / static_cast<double>(span_ns) * chart_width;
+  bool has_detail() const { return detail_end_ns > detail_begin_ns; }
+  bool is_detail(int32_t system) const { return system == systems; }
+  bool shows_boxes(int32_t system) const { return boxes || is_detail(system); }
+  double SystemTop(int32_t system) const {
+    return top + system * system_height + (is_detail(system) ? kDetailHead : 0);
   }
+  double BeginNs(int32_t system) const {
+    return is_detail(system) ? detail_begin_ns : static_cast<double>(span_ns) * system / systems;
+  }
+  double EndNs(int32_t system) const {
+    return is_detail(system) ? detail_end_ns : static_cast<double>(span_ns) * (system + 1) / systems;
+  }
+  double X(int32_t system, double ns) const {
+    return left + (ns - BeginNs(system)) / (EndNs(system) - BeginNs(system)) * chart_width;
+  }
+
+  static constexpr double kDetailHead = 24;  // for its title
 };
 
 // REQUIRES: the result was recorded under `costs`; one site per device.

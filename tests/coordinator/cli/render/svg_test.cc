@@ -122,9 +122,33 @@ TEST_CASE("actions thinner than two pixels become shares of time") {
   CheckSvg(svg);
   CHECK(CountOf(svg, "<path class=\"f\"") == 32);
   CHECK(CountOf(svg, "<path class=\"b\"") == 32);
-  CHECK(CountOf(svg, "<rect class=\"b\"") == 1);
   CHECK(CountOf(svg, "heights are shares of ") == 1);
-  CHECK(CountOf(svg, "message between") == 0);
+  CHECK(CountOf(svg, ">warm-up</text>") == 1);
+  CHECK(CountOf(svg, ">drain</text>") == 1);
+}
+
+TEST_CASE("below shares of time a part of the steady phase has boxes with numbers and messages") {
+  const DrawnTimeline drawn = OneFOneB(Costs(32, 256, {9, 19}));
+  const TimelineLayout layout = LayOutTimeline(drawn.result, drawn.costs, drawn.labels);
+  REQUIRE(layout.has_detail());
+  CHECK(layout.shows_boxes(layout.systems));
+  CHECK(layout.SystemTop(layout.systems) + layout.lanes_end < layout.height);
+  const std::string svg = drawn.Svg();
+  CHECK(CountOf(svg, ">a part of the steady phase, enlarged</text>") == 1);
+  const size_t boxes = CountOf(svg, "<rect class=\"f\"") + CountOf(svg, "<rect class=\"b\"");
+  CHECK(boxes > 32 * 10);
+  CHECK(boxes < 32 * 256 / 2);
+  CHECK(CountOf(svg, "<text class=\"n") > 32 * 10);
+  CHECK(CountOf(svg, "message between") == 1);
+  CHECK_FALSE(
+      LayOutTimeline(OneFOneB(Costs(4, 16, {})).result, drawn.costs, OneFOneB(Costs(4, 16, {})).labels).has_detail());
+}
+
+TEST_CASE("labels of phases that are too narrow for them do not vanish") {
+  const std::string svg = OneFOneB(Costs(2, 300, {})).Svg();
+  CheckSvg(svg);
+  CHECK(CountOf(svg, ">warm-up</text>") == 1);
+  CHECK(CountOf(svg, ">drain</text>") >= 1);
 }
 
 TEST_CASE("any number of devices and micro-batches gives a picture that is whole") {
