@@ -21,6 +21,7 @@
 #include "tests/integration/daemons.h"
 #include "tests/integration/processes.h"
 #include "tests/support/durations.h"
+#include "tests/support/skip.h"
 
 namespace geopipe {
 namespace {
@@ -33,7 +34,7 @@ class SmallDisk {
     const std::string options = fmt::format("size={}k", kib);
     if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
         mount("none", disk.folder_.path().c_str(), "tmpfs", 0, options.c_str()) != 0) {
-      WARN("SKIPPED: a tmpfs cannot be mounted here (" << std::strerror(errno) << "); run this as root");
+      Skip(fmt::format("a tmpfs cannot be mounted here ({}); run this as root", std::strerror(errno)));
       return std::nullopt;
     }
     disk.mounted_ = true;

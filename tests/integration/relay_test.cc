@@ -3,7 +3,6 @@
 // relay_federation; here only what is computed counts.
 #include <algorithm>
 #include <catch2/catch.hpp>
-#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -11,6 +10,7 @@
 #include "tests/support/command.h"
 #include "tests/support/durations.h"
 #include "tests/support/relay_federation.h"
+#include "tests/support/skip.h"
 
 namespace geopipe {
 namespace {
@@ -21,7 +21,7 @@ constexpr int64_t kLimitNs = 120'000 * kMs;
 
 TEST_CASE("a federation over a real link survives a cut in mid-iteration, and its losses are those without a link") {
   if (const absl::Status sites = TunSites::Create().status(); !sites.ok()) {
-    std::printf("SKIPPED: it needs network namespaces and tun devices: %s\n", sites.ToString().c_str());
+    Skip("it needs network namespaces and tun devices: " + sites.ToString());
     return;
   }
   RelayFederationOptions options;

@@ -12,6 +12,7 @@
 #include "runtime/base/files.h"
 #include "tests/support/durations.h"
 #include "tests/support/process_federation.h"
+#include "tests/support/skip.h"
 
 namespace geopipe {
 namespace {
@@ -102,7 +103,7 @@ class Resuming {
 TEST_CASE(
     "a job goes on from the newest checkpoint that can be read, and says in one sentence why it cannot from any") {
   if (!CanHaveOwnDisks()) {
-    std::printf("SKIPPED: it needs mount namespaces\n");
+    Skip("it needs mount namespaces");
     return;
   }
   Resuming jobs;

@@ -5,13 +5,13 @@
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "tests/support/durations.h"
 #include "tests/support/relay_federation.h"
 #include "tests/support/seed.h"
+#include "tests/support/skip.h"
 
 namespace geopipe {
 namespace {
@@ -157,7 +157,7 @@ TEST_CASE("workers are killed and stopped, each is started again, and the run is
 
 TEST_CASE("a site is lost with its disk: the job goes on at the others, and uses it again when it is back") {
   if (!CanHaveOwnDisks()) {
-    std::printf("SKIPPED: it needs mount namespaces\n");
+    Skip("it needs mount namespaces");
     return;
   }
   constexpr int64_t kIterations = 300;
@@ -180,7 +180,7 @@ TEST_CASE("a site is lost with its disk: the job goes on at the others, and uses
 
 TEST_CASE("a site is drained: its job goes on at the others without repeating anything, and comes back") {
   if (!CanHaveOwnDisks()) {
-    std::printf("SKIPPED: it needs mount namespaces\n");
+    Skip("it needs mount namespaces");
     return;
   }
   constexpr int64_t kIterations = 150;
@@ -231,7 +231,7 @@ TEST_CASE("a worker that dies five times is the job's end, and all five causes a
 
 TEST_CASE("a worker that is cut off from everything ends at its grace, and nobody acts before") {
   if (const absl::Status sites = TunSites::Create().status(); !sites.ok()) {
-    std::printf("SKIPPED: it needs network namespaces and tun devices: %s\n", sites.ToString().c_str());
+    Skip("it needs network namespaces and tun devices: " + sites.ToString());
     return;
   }
   constexpr int64_t kGraceNs = 8 * kSecond;

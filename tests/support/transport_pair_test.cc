@@ -10,6 +10,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "tests/support/durations.h"
+#include "tests/support/skip.h"
 
 namespace geopipe {
 namespace {
@@ -50,7 +51,7 @@ absl::StatusOr<std::string> Answer(PairEnd& end) {
 bool CanMakeSites() {
   const auto sites = TunSites::Create();
   if (!sites.ok()) {
-    WARN("SKIPPED: it needs network namespaces and tun devices: " << sites.status().message());
+    Skip("it needs network namespaces and tun devices: " + std::string(sites.status().message()));
   }
   return sites.ok();
 }

@@ -9,6 +9,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/listen_address.h"
 #include "tests/support/scrape.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
@@ -190,7 +191,7 @@ TEST_CASE("promtool has nothing against any metric") {
   Scrape((*endpoint)->address());
   const std::optional<std::string> findings = PromtoolFindings(Scrape((*endpoint)->address()));
   if (!findings.has_value()) {
-    WARN("SKIPPED: promtool is not installed (package prometheus)");
+    Skip("promtool is not installed (package prometheus)");
     return;
   }
   INFO(*findings);

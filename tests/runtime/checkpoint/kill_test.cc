@@ -22,6 +22,7 @@
 #include "runtime/checkpoint/verify.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/support/seed.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
@@ -202,7 +203,7 @@ class TracedWriter {
   bool can_trace() const {
     const bool refused = ended_ && WEXITSTATUS(status_) == kRefused;
     if (refused) {
-      WARN("SKIPPED: a child cannot be traced here; allow ptrace");
+      Skip("a child cannot be traced here; allow ptrace");
     }
     return !refused;
   }

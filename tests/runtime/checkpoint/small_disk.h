@@ -16,6 +16,7 @@
 #include <string>
 
 #include "runtime/base/unique_fd.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
@@ -27,7 +28,7 @@ class SmallDisk {
     mounted_ = unshare(CLONE_NEWNS) == 0 && mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
                mount("none", path().c_str(), "tmpfs", 0, options.c_str()) == 0;
     if (!mounted_) {
-      WARN("SKIPPED: a tmpfs cannot be mounted here (" << std::strerror(errno) << "); run this as root");
+      Skip(fmt::format("a tmpfs cannot be mounted here ({}); run this as root", std::strerror(errno)));
     }
   }
   SmallDisk(const SmallDisk&) = delete;

@@ -15,6 +15,7 @@
 #include "runtime/data/text_corpus.h"
 #include "runtime/data/token_file.h"
 #include "tests/support/seed.h"
+#include "tests/support/skip.h"
 #include "tests/support/sparse_file.h"
 #include "tests/support/temp_dir.h"
 
@@ -167,23 +168,37 @@ std::optional<int64_t> BytesRead() {
   return io >> name >> count && name == "rchar:" ? std::optional(count) : std::nullopt;
 }
 
-TEST_CASE("100 GB are opened and read from at once, and the check goes on from piece to piece") {
+constexpr int64_t kLargeFiles[] = {100'000'000'000, 4'000'000'000'000};  // bytes
+
+// Opens the data, reads its end and checks its first piece.
+void BeginOn(const std::string& path, int64_t bytes) {
+  const std::unique_ptr<Corpus> corpus = Open(path);
+  std::vector<int32_t> tokens(4096);
+  REQUIRE(corpus->Copy(bytes / 2 - 4096, tokens).ok());
+  CHECK(corpus->tokens() == bytes / 2);
+  DataCheck check(*corpus);
+  REQUIRE(check.Next().ok());
+  CHECK_FALSE(check.done());
+}
+
+TEST_CASE("100 GB are opened and read from, and the check goes on from piece to piece") {
   const TempDir dir;
-  for (const int64_t bytes : {int64_t{100'000'000'000}, int64_t{4'000'000'000'000}}) {
+  for (const int64_t bytes : kLargeFiles) {
+    BeginOn(Resize(dir, "tokens", bytes), bytes);
+  }
+}
+
+TEST_CASE("of 100 GB less than 4 MiB are read at once") {
+  const TempDir dir;
+  for (const int64_t bytes : kLargeFiles) {
     const std::string path = Resize(dir, "tokens", bytes);
     const std::optional<int64_t> before = BytesRead();
-    const std::unique_ptr<Corpus> corpus = Open(path);
-    std::vector<int32_t> tokens(4096);
-    REQUIRE(corpus->Copy(bytes / 2 - 4096, tokens).ok());
-    CHECK(corpus->tokens() == bytes / 2);
-    DataCheck check(*corpus);
-    REQUIRE(check.Next().ok());
-    CHECK_FALSE(check.done());
-    if (before.has_value()) {
-      CHECK(*BytesRead() - *before < 4 * kMiB);
-    } else {
-      WARN("this system does not count what a thread reads");
+    if (!before.has_value()) {
+      Skip("this system does not count what a thread reads");
+      return;
     }
+    BeginOn(path, bytes);
+    CHECK(*BytesRead() - *before < 4 * kMiB);
   }
 }
 
