@@ -36,7 +36,8 @@ inline constexpr int64_t kMaxStages = 65'536;
 inline constexpr int64_t kMaxRanks = 65'536;
 inline constexpr int64_t kMaxActionsPerReport = int64_t{1} << 20;
 inline constexpr int64_t kMaxEntries = int64_t{1} << 20;  // rows of a report or profile
-inline constexpr int64_t kMaxDurationNs = int64_t{9'000'000'000} * 1'000'000'000;
+// Hundreds can be added.
+inline constexpr int64_t kMaxDurationNs = int64_t{365} * 24 * 3600 * 1'000'000'000;
 inline constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // of a link, one way
 inline constexpr int64_t kMaxBytes = int64_t{1} << 60;
 

@@ -11,6 +11,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/execution_config.h"
+#include "optimizer/model/patience.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -124,27 +125,16 @@ uint64_t JobHash(const RankPreparation& preparation) {
 
 }  // namespace
 
-ParameterSharding RankPreparation::sharding() const {
-  const Rank place = plan.grid.At(rank);
-  return {.tensor = plan.grid.tensor,
-          .tensor_rank = place.tensor,
-          .data = plan.grid.data,
-          .data_rank = place.data,
-          .zero_stage = plan.zero_stage,
-          .sequence_parallel = job.parallelism.sequence_parallel,
-          .precision = job.precision,
-          .offloads_optimizer = job.parallelism.offload == Offload::kOptimizer};
-}
-
 int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
-  int64_t sum_ns = costs.epilogue_ns;
+  double each_ns = 0;  // of the micro-batches
   for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
-    sum_ns += (costs.forward_ns[stage] + costs.BackwardNs(stage)) * costs.shape.micro_batches;
+    each_ns += static_cast<double>(costs.forward_ns[stage]) + static_cast<double>(costs.BackwardNs(stage));
   }
   for (const BoundaryCost& boundary : costs.boundaries) {
-    sum_ns += 2 * (boundary.latency_ns + boundary.serialization_ns) * costs.shape.micro_batches;
+    each_ns += 2 * (static_cast<double>(boundary.latency_ns) + static_cast<double>(boundary.serialization_ns));
   }
-  return std::max(kMinProgressDeadlineNs, 10 * sum_ns);
+  return std::max(kMinProgressDeadlineNs,
+                  PatienceNs(static_cast<double>(costs.epilogue_ns) + each_ns * costs.shape.micro_batches));
 }
 
 RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock, KeptStates* kept)
@@ -168,16 +158,6 @@ RankMemory RankJob::memory_peaks() const {
           .recovery = peak(MemoryCategory::kRecovery),
           .peak = allocator_.total().peak_bytes,
           .host = allocator_.host().total().peak_bytes};
-}
-
-std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
-  std::set<int32_t> near;
-  for (int32_t peer = 0; peer < plan.grid.size(); ++peer) {
-    if (peer != rank && plan.SiteOfRank(peer) == plan.SiteOfRank(rank)) {
-      near.insert(peer);
-    }
-  }
-  return near;
 }
 
 absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,

@@ -45,44 +45,9 @@
 #include "runtime/worker/data_checker.h"
 #include "runtime/worker/epoch_session.h"
 #include "runtime/worker/job_extension.h"
+#include "runtime/worker/rank_preparation.h"
 
 namespace geopipe {
-
-// A PrepareCommand in values.
-struct RankPreparation {
-  uint64_t epoch = 0;
-  JobSpec job;
-  Plan plan;
-  Schedule schedule;  // lowered
-  int32_t rank = 0;   // in plan.grid
-  PipelineCosts costs;
-  RunOptions run;
-  int64_t memory_limit_bytes = 0;  // 0: none
-  int32_t threads = 1;
-  std::vector<v1::LinkShape> shapes;
-  int64_t first_iteration = 0;   // the epoch resumes from the state before it
-  uint64_t state_epoch = 0;      // of that state
-  uint64_t run_incarnation = 0;  // of the run of the job
-  std::optional<CheckpointIdentity>
-      from_checkpoint;                       // the state is read from it; nullopt: it is held or kept, or given
-  std::optional<int32_t> state_of_rank;      // the replica that gives it to those that lack it; nullopt: none
-  int64_t given_state_bytes = 0;             // to a rank of the epoch, at most: the others wait for it
-  std::vector<ExchangeSource> file_sources;  // sources of those of its files that are not here, in this order
-  std::string exchange_secret;               // by which workers recognise each other; empty: no files are exchanged
-
-  StateIdentity state() const { return {.iteration = first_iteration, .epoch = state_epoch}; }
-  int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }
-  // The rank's place among those that divide its stages.
-  ParameterSharding sharding() const;
-};
-
-// Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, a valid lowered
-// schedule, and only what this worker can run (a backend that is built and has the capabilities, no rendezvous).
-// InvalidArgument and Unimplemented name the key, its value and the remedy.
-absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
-
-// The other ranks of the plan that are at the rank's site.
-std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank);
 
 // The resources a rank uses at one moment.
 struct RankUsage {

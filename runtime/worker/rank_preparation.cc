@@ -1,4 +1,5 @@
-#include <absl/status/status.h>
+#include "runtime/worker/rank_preparation.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -11,7 +12,6 @@
 #include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "runtime/manifest/job_manifest.h"
-#include "runtime/worker/rank_job.h"
 
 namespace geopipe {
 namespace {
@@ -63,6 +63,28 @@ absl::Status CheckShapes(const RankPreparation& preparation) {
 }
 
 }  // namespace
+
+ParameterSharding RankPreparation::sharding() const {
+  const Rank place = plan.grid.At(rank);
+  return {.tensor = plan.grid.tensor,
+          .tensor_rank = place.tensor,
+          .data = plan.grid.data,
+          .data_rank = place.data,
+          .zero_stage = plan.zero_stage,
+          .sequence_parallel = job.parallelism.sequence_parallel,
+          .precision = job.precision,
+          .offloads_optimizer = job.parallelism.offload == Offload::kOptimizer};
+}
+
+std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
+  std::set<int32_t> near;
+  for (int32_t peer = 0; peer < plan.grid.size(); ++peer) {
+    if (peer != rank && plan.SiteOfRank(peer) == plan.SiteOfRank(rank)) {
+      near.insert(peer);
+    }
+  }
+  return near;
+}
 
 absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command) {
   RankPreparation preparation;

@@ -17,7 +17,7 @@
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/exchange/checkpoint_fetcher.h"
 #include "runtime/model/weight_source.h"
-#include "runtime/worker/rank_job.h"
+#include "runtime/worker/rank_preparation.h"
 
 namespace geopipe {
 

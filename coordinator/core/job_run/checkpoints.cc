@@ -125,7 +125,7 @@ double JobRun::CopyRate(const RunCheckpoints::CopyOrder& order) const {
   constexpr double kMinBytesPerSecond = 1e6;
   constexpr int64_t kEvery = 10;  // if the job does not say
   const int64_t every = job_.checkpoint.every == 0 ? kEvery : job_.checkpoint.every;
-  const double between_s = static_cast<double>(every * plan_->prediction.iteration_ns) / 1e9;
+  const double between_s = static_cast<double>(every) * static_cast<double>(plan_->prediction.iteration_ns) / 1e9;
   return state_ != v1::JOB_STATE_RUNNING || between_s <= 0
              ? 0
              : std::max(kMinBytesPerSecond, 2 * static_cast<double>(order.bytes) / between_s);

@@ -6,6 +6,7 @@
 
 #include "coordinator/core/job_run/job_run.h"
 #include "optimizer/base/quantities.h"
+#include "optimizer/model/patience.h"
 #include "optimizer/schedule/action.h"
 #include "proto/wire/checkpoint_wire.h"
 #include "runtime/base/utf8.h"
@@ -133,7 +134,7 @@ int64_t JobRun::StuckAfterNs(std::string_view text) const {
   if (plan_ != nullptr && action.ok() && action->stage >= 0 && action->stage < plan_->costs.shape.stages) {
     planned_ns = std::max(plan_->costs.forward_ns[action->stage], plan_->costs.BackwardNs(action->stage));
   }
-  return std::max(limits_.stuck_after_ns, 10 * planned_ns);
+  return std::max(limits_.stuck_after_ns, PatienceNs(static_cast<double>(planned_ns)));
 }
 
 }  // namespace geopipe

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coordinator/core/run/worker_commands.h"
+#include "optimizer/model/patience.h"
 #include "runtime/base/utf8.h"
 
 namespace geopipe {
@@ -183,7 +184,9 @@ void JobRun::MarkIdle() {
 
 // --- Time ---------------------------------------------------------------------------------------------------------
 
-int64_t JobRun::SlowestIterationNs() const { return plan_ == nullptr ? 0 : 10 * plan_->prediction.iteration_ns; }
+int64_t JobRun::SlowestIterationNs() const {
+  return plan_ == nullptr ? 0 : PatienceNs(static_cast<double>(plan_->prediction.iteration_ns));
+}
 
 int64_t JobRun::ProgressTimeoutNs() const { return std::max(limits_.progress_timeout_ns, SlowestIterationNs()); }
 

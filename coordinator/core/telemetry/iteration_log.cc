@@ -82,7 +82,7 @@ void IterationLog::Take(const v1::IterationReport& report) {
     return;
   }
   pending.reported[rank] = true;
-  pending.busy_ns += report.busy_ns();
+  pending.busy_ns += static_cast<double>(report.busy_ns());
   if (report.actions_size() > 0 && pending_.size() <= kMaxPendingWithActions) {
     pending.with_actions.resize(ranks_);
     pending.with_actions[rank] = report;
@@ -127,8 +127,7 @@ void IterationLog::CompleteFirst() {
     summary.set_incomplete(true);
   } else {
     const double available_ns = static_cast<double>(ranks_) * static_cast<double>(summary.duration_ns());
-    summary.set_bubble_ratio(available_ns > 0 ? std::max(0.0, 1.0 - static_cast<double>(pending.busy_ns) / available_ns)
-                                              : 0.0);
+    summary.set_bubble_ratio(available_ns > 0 ? std::max(0.0, 1.0 - pending.busy_ns / available_ns) : 0.0);
   }
   kept_.push_back(std::move(summary));
   if (kept_.size() > kept_limit_) {

@@ -77,7 +77,7 @@ class IterationLog {
   struct Pending {
     std::vector<bool> reported;                     // per rank
     std::vector<v1::IterationReport> with_actions;  // per rank, when the report has them; empty: none had
-    int64_t busy_ns = 0;
+    double busy_ns = 0;
     v1::IterationSummary summary;
   };
 

@@ -9,7 +9,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/rehearsal/link/link_pacer.h"
-#include "runtime/worker/rank_job.h"
+#include "runtime/worker/rank_preparation.h"
 
 namespace geopipe {
 namespace {

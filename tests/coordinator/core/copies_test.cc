@@ -5,9 +5,8 @@
 namespace geopipe {
 namespace {
 
-TEST_CASE("what a node has of a checkpoint is copied to the next site, and counts when all copies are whole") {
-  Federation f = Made();
-  f.DriveTo(v1::JOB_STATE_RUNNING);
+// All train, and serve their files.
+void TellAddresses(Federation& f) {
   for (const std::string& site : f.sites) {
     v1::WorkerReport report = OfEpoch(1);
     report.mutable_heartbeat()->mutable_status()->set_phase(v1::WORKER_PHASE_TRAINING);
@@ -15,6 +14,12 @@ TEST_CASE("what a node has of a checkpoint is copied to the next site, and count
     report.mutable_heartbeat()->mutable_status()->set_exchange_address(site + ":1");
     f.Answer(site, report);
   }
+}
+
+TEST_CASE("what a node has of a checkpoint is copied to the next site, and counts when all copies are whole") {
+  Federation f = Made();
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  TellAddresses(f);
   f.IterateAll(0);
   Save(f, 1, 1);
   REQUIRE(f.Commands(v1::WorkerCommand::kReplicate) == 3);
@@ -49,16 +54,26 @@ TEST_CASE("what a node has of a checkpoint is copied to the next site, and count
   CHECK(f.broken == "");
 }
 
+TEST_CASE("copies are slow where iterations are predicted to take centuries") {
+  Federation f = Made();
+  f.iteration_ns = 1'500'000'000'000'000'000;  // ten of which are more than 64 bits hold
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  TellAddresses(f);
+  f.IterateAll(0);
+  Save(f, 1, 1);
+  REQUIRE(f.Commands(v1::WorkerCommand::kReplicate) == 3);
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    CHECK(send.message.command().command().replicate().bytes_per_second() == 1e6);
+  }
+  f.RunFor(60 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("of a node that has written nothing there is nothing to copy, though it takes copies of others") {
   Federation f = Made();
   f.DriveTo(v1::JOB_STATE_RUNNING);
-  for (const std::string& site : f.sites) {
-    v1::WorkerReport report = OfEpoch(1);
-    report.mutable_heartbeat()->mutable_status()->set_phase(v1::WORKER_PHASE_TRAINING);
-    report.mutable_heartbeat()->mutable_status()->set_epoch(1);
-    report.mutable_heartbeat()->mutable_status()->set_exchange_address(site + ":1");
-    f.Answer(site, report);
-  }
+  TellAddresses(f);
   f.IterateAll(0);
   for (size_t rank = 0; rank < f.sites.size(); ++rank) {
     v1::WorkerReport report = OfEpoch(1);

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "optimizer/model/patience.h"
 #include "proto/wire/schedule_wire.h"
 #include "tests/runtime/worker/fake_cluster.h"
 
@@ -68,6 +69,9 @@ TEST_CASE("a peer counts as stuck after ten times the whole iteration's work, at
   CHECK(ProgressDeadlineNs(costs) == 60'000'000'000);
   costs.forward_ns[0] = 20'000'000'000;
   CHECK(ProgressDeadlineNs(costs) == 10 * 3 * (20'000'000'000 + 3 + 2 + 4));
+  // What is predicted to take years fits 64 bits, and ten times that does not.
+  costs.forward_ns[0] = 1'000'000'000'000'000'000;
+  CHECK(ProgressDeadlineNs(costs) == kMaxPatienceNs);
 }
 
 }  // namespace

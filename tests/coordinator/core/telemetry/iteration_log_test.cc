@@ -29,6 +29,19 @@ TEST_CASE("an iteration is complete when all ranks and all iterations before it 
   CHECK_FALSE(log.Get(0).incomplete());
 }
 
+TEST_CASE("the work of many ranks of an iteration that takes a year does not overflow") {
+  constexpr int64_t kYearNs = int64_t{365} * 24 * 3600 * 1'000'000'000;
+  constexpr int32_t kRanks = 1000;
+  IterationLog log(kRanks, 0, 100);
+  for (int32_t rank = 0; rank < kRanks; ++rank) {
+    v1::IterationReport report = Report(rank, 0, kYearNs);
+    report.set_busy_ns(kYearNs / 2);
+    log.OnReport(report);
+  }
+  REQUIRE(log.next() == 1);
+  CHECK(log.Get(0).bubble_ratio() == Approx(0.5));
+}
+
 TEST_CASE("a lost report holds nothing up: its iteration is told as far as it is known") {
   IterationLog log(2, 0, 100);
   CHECK(log.OnReport(Report(0, 0)) == 0);

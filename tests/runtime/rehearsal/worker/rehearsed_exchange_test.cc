@@ -3,7 +3,7 @@
 #include <catch2/catch.hpp>
 
 #include "runtime/rehearsal/link/link_pacer.h"
-#include "runtime/worker/rank_job.h"
+#include "runtime/worker/rank_preparation.h"
 #include "tests/runtime/worker/fake_cluster.h"
 #include "tests/support/temp_dir.h"
 
