@@ -34,6 +34,14 @@ constexpr int64_t kSegmentBytes = kNearPayloadBytes + kMaxHeaderBytes + 1024;
 constexpr int64_t kMaxBytesInFlight = int64_t{1024} * 1024;
 constexpr int kMaxProgressRounds = 64;  // before the sink has its turn again
 
+// Keeps what a frame that did not leave reads: nothing of it must ever go.
+void KeepForGood(std::function<void()> done) {
+  static std::mutex mutex;
+  static auto* const kept = new std::vector<std::function<void()>>();
+  const std::lock_guard lock(mutex);
+  kept->push_back(std::move(done));
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<UcxFrame>> UcxFrame::Create(const UcxFrameOptions& options) {
@@ -330,9 +338,7 @@ void UcxFrame::CloseSession() {
   CloseConnections();
   for (const auto& [raw, departure] : departures_) {
     if (departure->done != nullptr) {
-      // UCX may still read its payload, so that must never be freed.
-      static auto* const kept = new std::vector<std::function<void()>>();
-      kept->push_back(std::exchange(departure->done, nullptr));
+      KeepForGood(std::exchange(departure->done, nullptr));
       LogError("rank {}: a frame of epoch {} did not leave; its memory is not used again", session_.rank,
                session_.epoch);
     }
