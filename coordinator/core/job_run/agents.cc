@@ -71,6 +71,15 @@ void JobRun::Hear(std::span<const NodeSilence> nodes) {
   std::ranges::transform(nodes, std::back_inserter(silent_), &NodeSilence::node);
 }
 
+// One thing at a time, the first of these that is due; what it hides comes in a later tick:
+//   1. with no node heard, a diagnosis goes on, and nothing else;
+//   2. a recovery, which has deadlines of its own;
+//   3. silence is noted, and a diagnosis that waits for evidence comes to its end: it may make all below needless;
+//   4. an end of the epoch that was held back or is due is ordered;
+//   5. a paused job with all its nodes may go on;
+//   6. a job that moves saves its state, the last state of one that is done is saved;
+//   7. reports that were lost at the epoch's end are asked for again;
+//   8. the deadline of the state: the job recovers.
 Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   // Silence of a node matters in states in which the job cannot go on without it, and nobody else tells that it goes
   // on.
