@@ -7,7 +7,8 @@
 
 namespace geopipe::agent {
 
-// Takes an event to the core; waits while its inbox is full. False when the core has ended. Any thread.
+// Takes an event to the core. False when the core has ended. Any thread. One that is made for threads of an adapter's
+// own waits while the core's inbox is full; one for gRPC's threads never waits.
 using PostEvent = std::function<bool(Event)>;
 
 }  // namespace geopipe::agent

@@ -72,7 +72,8 @@ absl::StatusOr<std::unique_ptr<AgentRunner>> AgentRunner::Create(const AgentConf
   GP_ASSIGN_OR_RETURN(runner->supervisor_, WorkerSupervisor::Create(runner->config_, {}, post));
   WorkerGatewayOptions gateway;
   gateway.max_sessions = std::max(gateway.max_sessions, 4 * config.devices);
-  GP_ASSIGN_OR_RETURN(runner->gateway_, WorkerGateway::Start(config.SocketPath(), gateway, post));
+  const PostEvent post_soon = [port = &runner->port_](Event event) { return port->Post(std::move(event), {}); };
+  GP_ASSIGN_OR_RETURN(runner->gateway_, WorkerGateway::Start(config.SocketPath(), gateway, post_soon));
   runner->prober_ = std::make_unique<LinkProber>(runner->config_, post);
   runner->client_ = std::make_unique<CoordinatorClient>(config.coordinator, post);
   return runner;
@@ -84,6 +85,7 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t know
       lock_(std::move(lock)),
       on_registered_(std::move(on_registered)),
       inbox_(kInboxCapacity),
+      port_(inbox_),
       agent_(config, {.incarnation = RandomId(),
                       .seed = RandomId(),
                       .version = std::string(Version()),
@@ -109,7 +111,11 @@ bool AgentRunner::RequestShutdown(std::string reason) { return inbox_.Push(Shutd
 Event AgentRunner::NextEvent() {
   const int64_t wait_ns = std::clamp<int64_t>(agent_.next_deadline_ns() - clock_.NowNs(), 0, kLongestWaitNs);
   std::optional<Event> event = inbox_.Pop(std::chrono::nanoseconds(wait_ns));
-  return event.has_value() ? *std::move(event) : Event(Tick{});
+  if (!event.has_value()) {
+    return Tick{};
+  }
+  port_.RoomMade();
+  return *std::move(event);
 }
 
 absl::Status AgentRunner::Run() {

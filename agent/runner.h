@@ -17,6 +17,7 @@
 #include "agent/worker_gateway.h"
 #include "agent/worker_supervisor.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/event_port.h"
 #include "runtime/base/inbox.h"
 #include "runtime/base/metrics.h"
 #include "runtime/base/unique_fd.h"
@@ -72,6 +73,7 @@ class AgentRunner {
   const std::function<void()> on_registered_;
   Clock& clock_ = Clock::Real();
   Inbox<Event> inbox_;
+  EventPort<Event> port_;  // into it, for threads that must not wait
   Agent agent_;
   MetricRegistry registry_;
   AgentMetrics metrics_;

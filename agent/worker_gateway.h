@@ -19,11 +19,12 @@ struct WorkerGatewayOptions {
 
 class WorkerGateway {
  public:
-  // Listens; a socket left by an earlier agent is replaced. Events are posted from gRPC's threads, which do not read
-  // their stream on before the core says so, message by message. Errors: Unavailable when the socket cannot be made.
+  // Listens; a socket left by an earlier agent is replaced. Events are posted from gRPC's threads, so `post` must not
+  // wait; a stream is not read on before the core says so, message by message. Errors: Unavailable when the socket
+  // cannot be made.
   static absl::StatusOr<std::unique_ptr<WorkerGateway>> Start(const std::string& socket_path,
                                                               const WorkerGatewayOptions& options, PostEvent post);
-  // Ends all streams. Only after `post` answers false, or it may wait for ever.
+  // Ends all streams.
   virtual ~WorkerGateway() = default;
 
   // Carries out an effect without waiting for a worker; ignores sessions that have ended. Called from one thread.

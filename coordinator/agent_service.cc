@@ -10,19 +10,18 @@ namespace geopipe {
 
 grpc::ServerBidiReactor<v1::ConnectRequest, v1::ConnectResponse>* AgentServiceAdapter::Connect(
     grpc::CallbackServerContext* context) {
-  const auto sender = std::make_shared<EventSender>(port_);
   return streams_.Open(context,
                        {.on_message =
-                            [sender](SessionId id, v1::ConnectRequest message, std::function<void()> read_on) {
+                            [this](SessionId id, v1::ConnectRequest message, std::function<void()> read_on) {
                               absl::Status status = ValidateMessage(message);
                               if (status.ok()) {
-                                sender->Post(AgentMessage{id, std::move(message)}, std::move(read_on));
+                                port_.Post(AgentMessage{id, std::move(message)}, std::move(read_on));
                               }
                               return status;
                             },
                         .on_closed =
-                            [sender](SessionId id, const absl::Status& status) {
-                              sender->Post(AgentClosed{id, status.ok() ? "closed" : std::string(status.message())}, {});
+                            [this](SessionId id, const absl::Status& status) {
+                              port_.Post(AgentClosed{id, status.ok() ? "closed" : std::string(status.message())}, {});
                             }});
 }
 

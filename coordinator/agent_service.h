@@ -6,9 +6,9 @@
 
 #include <utility>
 
-#include "coordinator/event_port.h"
 #include "coordinator/runner.h"
 #include "geopipe/v1/agent_service.grpc.pb.h"
+#include "runtime/base/event_port.h"
 #include "runtime/base/grpc/stream_server.h"
 
 namespace geopipe {
@@ -16,7 +16,7 @@ namespace geopipe {
 class AgentServiceAdapter final : public v1::AgentService::CallbackService, public AgentStreams {
  public:
   // The port outlives the service, and the service outlives its server.
-  AgentServiceAdapter(EventPort& port, const StreamLimits& limits) : port_(port), streams_(limits) {}
+  AgentServiceAdapter(EventPort<Event>& port, const StreamLimits& limits) : port_(port), streams_(limits) {}
 
   grpc::ServerBidiReactor<v1::ConnectRequest, v1::ConnectResponse>* Connect(
       grpc::CallbackServerContext* context) override;
@@ -29,7 +29,7 @@ class AgentServiceAdapter final : public v1::AgentService::CallbackService, publ
   void CloseAll(const absl::Status& status) { streams_.EndAll(status); }
 
  private:
-  EventPort& port_;
+  EventPort<Event>& port_;
   StreamServer<v1::ConnectRequest, v1::ConnectResponse> streams_;
 };
 

@@ -32,34 +32,30 @@ class ControlServiceAdapter::Watch final
     : public ServerStream<grpc::ServerWriteReactor<v1::WatchJobResponse>, v1::WatchJobResponse> {
  public:
   Watch(ControlServiceAdapter& service, CallId id, Context* context)
-      : ServerStream(context, kWatchLimits),
-        service_(service),
-        id_(id),
-        sender_(std::make_shared<EventSender>(service.port_)) {}
+      : ServerStream(context, kWatchLimits), service_(service), id_(id) {}
 
   void Start(const v1::WatchJobRequest& request) {
-    sender_->Post(WatchStart{id_, request.name(), request.from_iteration(), kWatchWindow}, {});
+    service_.port_.Post(WatchStart{id_, request.name(), request.from_iteration(), kWatchWindow}, {});
   }
 
  private:
   void OnWritten() override {
     if (++written_ % (kWatchWindow / 2) == 0) {
-      sender_->Post(WatchMore{id_, kWatchWindow / 2}, {});
+      service_.port_.Post(WatchMore{id_, kWatchWindow / 2}, {});
     }
   }
 
   void OnClosed(const absl::Status& /*status*/) override {
     service_.watches_.Remove(id_);
-    sender_->Post(WatchStop{id_}, {});
+    service_.port_.Post(WatchStop{id_}, {});
   }
 
   ControlServiceAdapter& service_;
   const CallId id_;
-  const std::shared_ptr<EventSender> sender_;
   std::atomic<int64_t> written_ = 0;
 };
 
-ControlServiceAdapter::ControlServiceAdapter(EventPort& port, std::string version, uint64_t incarnation)
+ControlServiceAdapter::ControlServiceAdapter(EventPort<Event>& port, std::string version, uint64_t incarnation)
     : port_(port), version_(std::move(version)), incarnation_(incarnation), watches_(kWatchLimits) {}
 
 ControlServiceAdapter::~ControlServiceAdapter() = default;

@@ -13,9 +13,9 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/event_port.h"
 #include "coordinator/runner.h"
 #include "geopipe/v1/control_service.grpc.pb.h"
+#include "runtime/base/event_port.h"
 #include "runtime/base/grpc/stream_server.h"
 
 namespace geopipe {
@@ -26,7 +26,7 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
   using Unary = grpc::ServerUnaryReactor;
 
   // The port outlives the service, and the service outlives its server.
-  ControlServiceAdapter(EventPort& port, std::string version, uint64_t incarnation);
+  ControlServiceAdapter(EventPort<Event>& port, std::string version, uint64_t incarnation);
   ~ControlServiceAdapter() override;
 
   Unary* GetVersion(Context* context, const v1::GetVersionRequest* request, v1::GetVersionResponse* response) override;
@@ -63,7 +63,7 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
   template <class Response, class Make>
   Unary* Ask(Context* context, Response* response, Make make);
 
-  EventPort& port_;
+  EventPort<Event>& port_;
   const std::string version_;
   const uint64_t incarnation_;
   std::atomic<CallId> next_call_ = 1;

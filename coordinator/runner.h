@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "coordinator/core/coordinator.h"
-#include "coordinator/event_port.h"
 #include "coordinator/job_store.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/event_port.h"
 #include "runtime/base/inbox.h"
 
 namespace geopipe {
@@ -51,7 +51,7 @@ class RunnerObserver {
 
 struct RunnerParts {
   Inbox<Event>& inbox;
-  EventPort& port;
+  EventPort<Event>& port;
   JobStore& store;
   AgentStreams& agents;
   ControlCalls& calls;

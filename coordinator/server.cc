@@ -170,7 +170,7 @@ class Server final : public CoordinatorServer {
   const Clock& clock_;
   const std::unique_ptr<JobStore> store_;
   Inbox<Event> inbox_;
-  EventPort port_;
+  EventPort<Event> port_;
   const uint64_t incarnation_;
   AgentServiceAdapter agents_;
   ControlServiceAdapter control_;

@@ -1,11 +1,10 @@
-// The threads around the core, without gRPC: the inbox's backpressure, the planner, the runner; and the configuration.
+// The threads around the core, without gRPC: the planner, the runner; and the configuration.
 #include <catch2/catch.hpp>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
 #include "coordinator/config.h"
-#include "coordinator/event_port.h"
 #include "coordinator/planner.h"
 #include "coordinator/runner.h"
 #include "runtime/base/config/yaml_reader.h"
@@ -15,26 +14,6 @@
 
 namespace geopipe {
 namespace {
-
-TEST_CASE("a full inbox holds events back and loses none") {
-  Inbox<Event> inbox(2);
-  EventPort port(inbox);
-  auto sender = std::make_shared<EventSender>(port);
-  int posted = 0;
-  for (SessionId i = 1; i <= 5; ++i) {
-    sender->Post(AgentClosed{i, ""}, [&] { ++posted; });
-  }
-  CHECK(posted == 2);
-  Event unary = Tick{};
-  CHECK_FALSE(port.TryPost(unary));
-  for (SessionId i = 1; i <= 5; ++i) {
-    const std::optional<Event> event = inbox.Pop(std::chrono::nanoseconds(0));
-    REQUIRE(event.has_value());
-    CHECK(std::get<AgentClosed>(*event).session == i);
-    port.RoomMade();
-  }
-  CHECK(posted == 5);
-}
 
 struct Answers {
   std::mutex mutex;
@@ -204,7 +183,7 @@ CoordinatorOptions OptionsOfVersion1() {
 
 struct RunningCore {
   Inbox<Event> inbox{8};
-  EventPort port{inbox};
+  EventPort<Event> port{inbox};
   Recorder recorder;
   FakeClock clock;
   Runner runner{Coordinator(OptionsOfVersion1(), {}), RunnerParts{.inbox = inbox,

@@ -118,7 +118,7 @@ class CoordinatorLife final : public JobStore,
   const int64_t restarts_per_hour_;
   const ProcessPtr process_;
   Inbox<Event> inbox_{16};
-  EventPort port_{inbox_};
+  EventPort<Event> port_{inbox_};
   std::unique_ptr<Runner> runner_;
   std::map<CallId, OnReply> calls_;
   std::vector<StartPlanning> plans_;
