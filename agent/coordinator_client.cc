@@ -1,10 +1,10 @@
 #include "agent/coordinator_client.h"
 
 #include <atomic>
-#include <limits>
 #include <thread>
 #include <utility>
 
+#include "agent/coordinator_link.h"
 #include "geopipe/v1/agent_service.grpc.pb.h"
 #include "proto/wire/session_wire.h"
 #include "runtime/base/grpc/channel.h"
@@ -53,7 +53,8 @@ class CoordinatorClient::Connection {
   const PostEvent post_;
   const std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::ClientContext context_;
-  Outbox<v1::ConnectRequest> outbox_{std::numeric_limits<size_t>::max()};  // bounded by the core's window
+  // Has room for all that the core may have under way, so that Push never waits.
+  Outbox<v1::ConnectRequest> outbox_{static_cast<size_t>(CoordinatorLinkOptions().window)};
   std::atomic<bool> done_ = false;
   std::thread thread_;
 };
