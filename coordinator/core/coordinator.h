@@ -119,6 +119,7 @@ class Coordinator {
   void NoteLostNode(Now now, const NodeKey& node);
   void Refuse(Now now, SessionId session, absl::Status status);
   void SendToNode(NodeMessage message);
+  void DropOrders(const NodeKey& key);
   void Acknowledge(const NodeKey& node);
   void TellReturned(Now now);
   // The job whose live run has these workers; nullptr when they are of another run, or of none.

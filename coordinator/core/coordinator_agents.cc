@@ -274,10 +274,30 @@ void Coordinator::Refuse(Now now, SessionId session, absl::Status status) {
 }
 
 void Coordinator::SendToNode(NodeMessage message) {
-  const v1::ConnectResponse& order = orders_[message.node].Add(std::move(message.message));
+  OrderLog& orders = orders_[message.node];
+  if (orders.full()) {
+    DropOrders(message.node);
+    return;
+  }
+  const v1::ConnectResponse& order = orders.Add(std::move(message.message));
   const NodeRecord* node = membership_.Find(message.node);
   if (node != nullptr && node->session.has_value()) {
     Emit(SendToAgent{*node->session, order});
+  }
+}
+
+// The agent takes no orders: those that wait are dropped, and the next one with them, and its next hello counts as that
+// of another process, whose workers are asked after and told anew.
+void Coordinator::DropOrders(const NodeKey& key) {
+  OrderLog& orders = orders_.at(key);
+  const std::string sentence = fmt::format("agent {} has left {} orders untaken; it has to come again",
+                                           DisplayName(key), orders.waiting().size());
+  Log(LogLevel::kWarning, "", sentence);
+  orders.Restart();
+  orders_of_.erase(key);
+  const NodeRecord* node = membership_.Find(key);
+  if (node != nullptr && node->session.has_value()) {
+    Emit(CloseSession{*node->session, absl::ResourceExhaustedError(sentence)});
   }
 }
 

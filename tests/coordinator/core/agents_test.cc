@@ -1,6 +1,8 @@
 // Agents that come, go, come back and misbehave; watches.
 #include <catch2/catch.hpp>
+#include <optional>
 
+#include "coordinator/core/order_log.h"
 #include "tests/coordinator/core/federation.h"
 #include "tests/support/durations.h"
 
@@ -55,6 +57,36 @@ TEST_CASE("an agent whose host has lost power gets its place back once the coord
   silence(5 * kSecond);
   f.Register("north", 2);
   CHECK(f.Last<SendToAgent>().at(0).message.has_welcome());
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("an agent that takes no orders has to come again, and is then told what is due") {
+  Federation f;
+  const SessionId north = f.Register("north");
+  std::optional<CloseSession> closed;
+  size_t orders = 0;
+  for (int i = 0; i < 3000 && !closed.has_value(); ++i) {
+    f.Step(ApplyJob{f.next_call++, Federation::TinyJob({"north"}), {}});
+    orders += f.Last<SendToAgent>().size();
+    f.Step(CancelJob{f.next_call++, "tiny", ""});
+    orders += f.Last<SendToAgent>().size();
+    if (const std::vector<CloseSession> ends = f.Last<CloseSession>(); !ends.empty()) {
+      closed = ends.front();
+    }
+  }
+  REQUIRE(closed.has_value());
+  CHECK(closed->session == north);
+  CHECK(closed->status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(closed->status.message() == "agent north/n0 has left 4096 orders untaken; it has to come again");
+  CHECK(orders == OrderLog::kMaxOrders);
+  f.Close(north);
+  f.Step(ApplyJob{f.next_call++, Federation::TinyJob({"north"}), {}});
+  f.Register("north");  // the same process, which lists no workers
+  const std::vector<SendToAgent> sent = f.Last<SendToAgent>();
+  REQUIRE(sent.size() == 2);
+  CHECK(sent[0].message.welcome().orders_before() > OrderLog::kMaxOrders);
+  CHECK(sent[1].message.has_start_workers());
+  CHECK(sent[1].message.sequence() == sent[0].message.welcome().orders_before() + 1);
   CHECK(f.broken == "");
 }
 
