@@ -1,10 +1,17 @@
 #!/usr/bin/env bash
-# Configures and builds one preset with as many jobs as processors and memory bear.
+# Configures and builds one preset with as many jobs as processors and memory bear. A target of the tests or benches turns
+# their building on.
 # Usage: build.sh <preset> [configure argument]... [-- ninja target...]
 set -euo pipefail
 export LC_ALL=C.UTF-8
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-preset=${1:?usage: build.sh <preset> [configure argument]... [-- ninja target...]}
+usage='usage: build.sh <preset> [configure argument]... [-- ninja target...]
+presets: release, debug, asan, tsan'
+case ${1:-} in
+  --help | -h) echo "$usage" && exit 0 ;;
+  "" | -*) echo "$usage" >&2 && exit 2 ;;
+esac
+preset=$1
 shift
 configure=()
 while [ $# -gt 0 ] && [ "$1" != -- ]; do
@@ -14,6 +21,12 @@ done
 if [ $# -gt 0 ]; then
   shift
 fi
+for target in "$@"; do
+  case $target in
+    test_* | unit_tests* | simulate_*) configure+=(-DGEOPIPE_BUILD_TESTS=ON) ;;
+    benches | *_bench | relay_federation) configure+=(-DGEOPIPE_BUILD_TESTS=ON -DGEOPIPE_BUILD_BENCH=ON) ;;
+  esac
+done
 
 # A translation unit that includes gRPC takes about 1 GiB to compile, twice that under a sanitizer.
 available_mib=$(awk '/^MemAvailable:/ {print int($2 / 1024)}' /proc/meminfo)

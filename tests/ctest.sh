@@ -2,11 +2,15 @@
 # Runs a built preset's tests and ends with one line, `N passed, N failed` (before it `N skipped` when some were).
 # Unit tests run two at a time; the others start processes and measure time, so they run alone.
 # Exits non-zero when a test failed or none ran.
-# Usage: ctest.sh <preset> [--unit] [ctest argument]...
+# Usage: ctest.sh <preset> [--unit] [ctest argument]... (presets: release, debug, asan, tsan)
 set -euo pipefail
 export LC_ALL=C.UTF-8
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
-preset=${1:?usage: ctest.sh <preset> [--unit] [ctest argument]...}
+case ${1:-} in
+  --help | -h) sed -n '2,/^set/s/^# //p' "${BASH_SOURCE[0]}" && exit 0 ;;
+  "" | -*) sed -n '/^# Usage/s/^# //p' "${BASH_SOURCE[0]}" >&2 && exit 2 ;;
+esac
+preset=$1
 shift
 only_unit=false
 if [ "${1:-}" = --unit ]; then
