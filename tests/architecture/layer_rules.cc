@@ -1,7 +1,11 @@
 #include "tests/architecture/layer_rules.h"
 
 #include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
 #include <sstream>
+#include <utility>
 
 #include "tests/architecture/layer_table.h"
 
@@ -29,9 +33,16 @@ std::string LayerOf(const std::string& path) {
   return product ? FolderOf(path) : "";
 }
 
+bool Names(const std::vector<std::string>& folders, std::string_view folder) {
+  return std::ranges::find(folders, folder) != folders.end();
+}
+
+bool MayInclude(const Layer& layer, std::string_view folder) {
+  return folder == layer.folder || Names(layer.may_include, folder);
+}
+
 bool MaySee(const Layer& layer, std::string_view folder) {
-  return folder == layer.folder ||
-         std::find(layer.may_include.begin(), layer.may_include.end(), folder) != layer.may_include.end();
+  return MayInclude(layer, folder) || Names(layer.come_along, folder);
 }
 
 // The name by which a system header is included: "/usr/include/x86_64-linux-gnu/grpcpp/x.h" is "grpcpp/x.h".
@@ -45,13 +56,52 @@ std::string_view BelowIncludeDir(std::string_view path) {
   return {};
 }
 
+// The folder of a project header, as the table names it.
+std::string FolderIncluded(const Include& include) {
+  return include.name.ends_with(".pb.h") ? "proto" : FolderOf(include.name);
+}
+
+// Which folders the sources of each folder include, and which they open, however indirectly.
+struct Use {
+  std::set<std::string> included;
+  std::set<std::string> opened;
+};
+
+std::map<std::string, Use> UseByFolder(const std::vector<SourceFile>& sources) {
+  std::map<std::string, std::vector<Include>> includes;  // of the project, by file
+  for (const SourceFile& file : sources) {
+    std::ranges::copy_if(DirectIncludes(file.content), std::back_inserter(includes[file.path]),
+                         [](const Include& include) { return !include.angled; });
+  }
+  std::map<std::string, Use> uses;
+  for (const auto& [path, direct] : includes) {
+    Use& use = uses[FolderOf(path)];
+    std::vector<std::string> to_open;
+    for (const Include& include : direct) {
+      use.included.insert(FolderIncluded(include));
+      to_open.push_back(include.name);
+    }
+    std::set<std::string> seen;
+    while (!to_open.empty()) {
+      const std::string name = std::move(to_open.back());
+      to_open.pop_back();
+      if (!seen.insert(name).second) {
+        continue;
+      }
+      use.opened.insert(FolderIncluded({.name = name}));
+      if (const auto found = includes.find(name); found != includes.end()) {
+        std::ranges::transform(found->second, std::back_inserter(to_open), &Include::name);
+      }
+    }
+  }
+  return uses;
+}
+
 Findings CheckQuotedInclude(const SourceFile& file, const Include& include, const Layer& layer) {
   if (include.name.find("../") != std::string::npos || include.name.starts_with("./")) {
     return {{file.path, include.line, "includes \"" + include.name + "\": use the path from the source root"}};
   }
-  const bool generated = include.name.ends_with(".pb.h");
-  const std::string folder = generated ? "proto" : FolderOf(include.name);
-  if (!MaySee(layer, folder)) {
+  if (!MayInclude(layer, FolderIncluded(include))) {
     return {{file.path, include.line, layer.folder + " may not include \"" + include.name + '"'}};
   }
   return {};
@@ -129,6 +179,32 @@ Findings CheckObject(const ObjectDeps& object) {
       if (!name.empty() && !seen && StartsWithOneOf(name, use.headers) && !StartsWithOneOf(object.source, use.users)) {
         findings.push_back({object.source, 0, "may not use " + std::string(use.name) + " (" + header + ")"});
         reported.push_back(use.name);
+      }
+    }
+  }
+  return findings;
+}
+
+Findings CheckGrants(const std::vector<Layer>& layers, const std::vector<SourceFile>& sources) {
+  const std::map<std::string, Use> uses = UseByFolder(sources);
+  Findings findings;
+  for (const Layer& layer : layers) {
+    const auto found = uses.find(layer.folder);
+    const Use use = found == uses.end() ? Use() : found->second;
+    const auto report = [&](const std::string& folder, std::string_view what) {
+      findings.push_back({"CMakeLists.txt", 0, "layers: " + layer.folder + std::string(what) + folder});
+    };
+    for (const std::string& folder : layer.may_include) {
+      if (!use.included.contains(folder)) {
+        report(folder,
+               use.opened.contains(folder) ? " includes no header of, so name it after THROUGH: " : " has no use for ");
+      }
+    }
+    for (const std::string& folder : layer.come_along) {
+      if (use.included.contains(folder)) {
+        report(folder, " includes headers of, so name it before THROUGH: ");
+      } else if (!use.opened.contains(folder)) {
+        report(folder, " has no use for ");
       }
     }
   }

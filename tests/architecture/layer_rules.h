@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/architecture/finding.h"
+#include "tests/architecture/layer_table.h"
 #include "tests/architecture/source_tree.h"
 
 namespace geopipe::architecture {
@@ -22,6 +23,10 @@ std::vector<Include> DirectIncludes(std::string_view content);
 // every library's header in a file that may use that library. Objects of tests and of generated sources are not looked
 // at.
 Findings CheckObject(const ObjectDeps& object);
+
+// Every folder that a row names is used: some source of the row's folder includes a header of it or, of those that come
+// along, some header that such a source includes does, and no source itself. `sources` are the product's.
+Findings CheckGrants(const std::vector<Layer>& layers, const std::vector<SourceFile>& sources);
 
 // Checks the direct includes of a file: project headers by their full path and from allowed folders, system headers
 // only where the table has them, and in optimizer/ nothing off the list of pure headers.

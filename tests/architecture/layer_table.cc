@@ -8,14 +8,28 @@
 
 namespace geopipe::architecture {
 
+namespace {
+
+Layer ParseLayer(const std::string& line) {
+  const auto folders = [](const std::string& text) {
+    std::istringstream words(text);
+    return std::vector<std::string>(std::istream_iterator<std::string>(words), {});
+  };
+  const size_t colon = line.find(':');
+  const size_t bar = line.find('|');
+  return {.folder = line.substr(0, colon),
+          .may_include = folders(line.substr(colon + 1, bar - colon - 1)),
+          .come_along = folders(line.substr(bar + 1))};
+}
+
+}  // namespace
+
 const std::vector<Layer>& Layers() {
   static const std::vector<Layer> layers = [] {
     std::vector<Layer> rows;
     std::istringstream lines(ReadFile(BinaryDir() / "layers.txt"));
-    for (std::string line; std::getline(lines, line);) {  // "runtime/tensor: optimizer/base"
-      Layer& row = rows.emplace_back(Layer{.folder = line.substr(0, line.find(':')), .may_include = {}});
-      std::istringstream seen(line.substr(row.folder.size() + 1));
-      row.may_include.assign(std::istream_iterator<std::string>(seen), {});
+    for (std::string line; std::getline(lines, line);) {  // "runtime/data: runtime/base runtime/model | optimizer/base"
+      rows.push_back(ParseLayer(line));
     }
     return rows;
   }();

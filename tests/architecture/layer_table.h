@@ -11,6 +11,7 @@ namespace geopipe::architecture {
 struct Layer {
   std::string folder;
   std::vector<std::string> may_include;  // project folders; its own is always allowed
+  std::vector<std::string> come_along;   // whose headers only those of the above, or its own, include
 };
 
 // One row per folder that is compiled. "proto" stands for the generated messages and stubs.

@@ -1,6 +1,8 @@
 // Layers, on the tree as it is and on planted faults.
 #include <catch2/catch.hpp>
 #include <set>
+#include <string>
+#include <vector>
 
 #include "tests/architecture/layer_rules.h"
 #include "tests/architecture/layer_table.h"
@@ -42,6 +44,10 @@ TEST_CASE("direct includes of every source obey the layers") {
     Append(CheckIncludes(file), findings);
   }
   CHECK(ToString(findings) == "");
+}
+
+TEST_CASE("every grant in the table of layers is used") {
+  CHECK(ToString(CheckGrants(Layers(), ProductSources())) == "");
 }
 
 TEST_CASE("every compiled folder is in the table of layers, and the table has no others") {
@@ -92,6 +98,8 @@ TEST_CASE("planted: a direct include that its layer forbids") {
       {"optimizer/schedule/x.cc", "#include \"optimizer/base/check.h\"\n#include <vector>\n", ""},
       {"optimizer/schedule/x.cc", "\n#include \"optimizer/search/genome.h\"\n",
        "x.cc:2: optimizer/schedule may not include"},
+      {"optimizer/plan/x.cc", "#include \"optimizer/simulator/engine.h\"\n",  // which comes along
+       "x.cc:1: optimizer/plan may not include"},
       {"optimizer/schedule/x.cc", "#include \"../base/check.h\"\n", "use the path from the source root"},
       {"tests/optimizer/x.cc", "#include \"../support/seed.h\"\n", "use the path from the source root"},
       {"optimizer/search/x.cc", "#include <chrono>\n", "optimizer/ is pure: <chrono>"},
@@ -110,6 +118,26 @@ TEST_CASE("planted: a direct include that its layer forbids") {
   }));
   CAPTURE(path, content);
   CheckFound(CheckIncludes({path, content}), message);
+}
+
+TEST_CASE("planted: grants that nothing uses") {
+  const std::vector<SourceFile> sources = {
+      {"a/a.h", ""},
+      {"b/b.h", "#include \"a/a.h\"\n#include \"geopipe/v1/run.pb.h\"\n"},
+      {"c/c.cc", "#include \"b/b.h\"\n#include <vector>\n"},
+  };
+  const auto [may_include, come_along, message] =
+      GENERATE(table<std::vector<std::string>, std::vector<std::string>, std::string>({
+          {{"b"}, {"a", "proto"}, ""},
+          {{"b"}, {}, ""},
+          {{"b", "d"}, {}, "layers: c has no use for d"},
+          {{"b"}, {"d"}, "layers: c has no use for d"},
+          {{"b", "a"}, {}, "layers: c includes no header of, so name it after THROUGH: a"},
+          {{"b", "proto"}, {}, "layers: c includes no header of, so name it after THROUGH: proto"},
+          {{}, {"b"}, "layers: c includes headers of, so name it before THROUGH: b"},
+      }));
+  CAPTURE(may_include, come_along);
+  CheckFound(CheckGrants({{.folder = "c", .may_include = may_include, .come_along = come_along}}, sources), message);
 }
 
 TEST_CASE("ninja's dependency lists are parsed") {
