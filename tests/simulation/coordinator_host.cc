@@ -292,8 +292,25 @@ void CoordinatorLife::CheckCommand(const v1::RelayedCommand& relayed) {
   }
 }
 
+// A probe would disturb what a job has under way. Of the two ends each is ordered to the other's site.
+void CoordinatorLife::CheckProbe(const v1::ProbeLink& order) {
+  for (const StoredJob& job : disk_.jobs) {
+    const JobState state = job.detail.summary().state();
+    const bool is_there = std::ranges::any_of(job.record.crew(), [&](const v1::RecordedWorker& worker) {
+      return worker.site() == order.to_site() && !worker.stopped();
+    });
+    if (is_there && state != v1::JOB_STATE_PENDING && !IsFinal(state)) {
+      world_.Break(fmt::format("a link of {} is probed, where job {} has workers", order.to_site(),
+                               job.detail.summary().name()));
+    }
+  }
+}
+
 void CoordinatorLife::Send(SessionId session, v1::ConnectResponse message) {
   Effect();
+  if (message.has_probe_link()) {
+    CheckProbe(message.probe_link());
+  }
   if (message.has_command()) {
     CheckCommand(message.command());
     if (message.command().command().has_commit() && crash_at_commit.has_value()) {

@@ -111,6 +111,7 @@ class CoordinatorLife final : public JobStore,
   void Tick();
   void PlanNext();
   void CheckCommand(const v1::RelayedCommand& command);
+  void CheckProbe(const v1::ProbeLink& order);
 
   World& world_;
   Disk& disk_;
