@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <cstdint>
+#include <string>
 #include <thread>
 
 #include "runtime/base/log.h"
@@ -35,6 +37,38 @@ TEST_CASE("no rule is broken, whatever crashes, stops, is cut off or is full") {
   CHECK(tally.sum.iterations > 500 * static_cast<int64_t>(kSeeds));
   CHECK(tally.sum.completed > static_cast<int64_t>(kSeeds) / 2);
   CHECK(tally.sum.epochs > static_cast<int64_t>(kSeeds));
+}
+
+// Seeds that broke a rule by a bug of the product that is not mended yet. As the product changes a seed becomes another
+// run, so one of these may cease to break: then look for the bug again with some thousand seeds, and either name the
+// seed that shows it or, where the bug is mended, move this one to the seeds that hold.
+struct KnownFailure {
+  uint64_t seed;
+  std::string rule;     // part of the sentence that says what is broken
+  std::string finding;  // what is wrong
+};
+const KnownFailure kKnownFailures[] = {
+    {1003889, "which no agent knows",
+     "a device is given to another worker while the one before, which is out of reach and trains on, has not been "
+     "alone "
+     "for its grace"},
+    {1004269, "stays RECOVERING", "a worker that is stuck while its job is RECOVERING is not judged"},
+    {1006037, "stays RECOVERING", "a worker that is stuck while its job is RECOVERING is not judged"},
+};
+
+TEST_CASE("seeds that are known to break a rule do") {
+  for (const KnownFailure& known : kKnownFailures) {
+    INFO("seed " << known.seed << ": " << known.finding);
+    CHECK_THAT(Simulate({.seed = known.seed}).broken, Catch::Contains(known.rule));
+  }
+}
+
+TEST_CASE("seeds that once broke a rule hold") {
+  // A resume ends the pause's patience with silence; a site is left though nobody was told that the job was taken.
+  for (const uint64_t seed : {uint64_t{1001435}, uint64_t{1006338}}) {
+    INFO("seed " << seed);
+    CHECK(Simulate({.seed = seed}).broken == "");
+  }
 }
 
 TEST_CASE("a seed is the same run each time") {

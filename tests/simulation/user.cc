@@ -62,7 +62,7 @@ void User::Follow() {
       Apply(name, job);
     } else if (job.wants_resume) {
       Resume(name, job);
-    } else if (job.applied && now_ns >= next_look_ns_) {
+    } else if (stored != nullptr && now_ns >= next_look_ns_) {  // perhaps the answer to its submission was lost
       Ask(name, job);
     }
     Watch(name, job);
@@ -339,6 +339,7 @@ void User::Resume(const std::string& name, UserJob& job) {
         // Refused: it is not paused, or over.
         UserJob& resumed = jobs_.at(name);
         resumed.calling = resumed.wants_resume = resumed.paused = false;
+        resumed.pause_early = resumed.pause_early && !reply.ok();
       });
 }
 
