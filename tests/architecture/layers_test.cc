@@ -1,6 +1,8 @@
 // Layers, on the tree as it is and on planted faults.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -48,6 +50,26 @@ TEST_CASE("direct includes of every source obey the layers") {
 
 TEST_CASE("every grant in the table of layers is used") {
   CHECK(ToString(CheckGrants(Layers(), ProductSources())) == "");
+}
+
+TEST_CASE("what ThreadSanitizer does not look at has no threads") {
+  const auto threads = std::ranges::find(SystemHeaders(), "threads", &HeaderUse::name);
+  REQUIRE(threads != SystemHeaders().end());
+  std::istringstream folders(ReadFile(BinaryDir() / "without_threads.txt"));
+  std::set<std::string> found;
+  for (std::string folder; std::getline(folders, folder);) {
+    for (const SourceFile& file : ProductSources()) {
+      if (!file.path.starts_with(folder + '/')) {
+        continue;
+      }
+      found.insert(folder);
+      for (const Include& include : DirectIncludes(file.content)) {
+        CAPTURE(file.path, include.name);
+        CHECK(std::ranges::find(threads->headers, include.name) == threads->headers.end());
+      }
+    }
+  }
+  CHECK(found.contains("optimizer"));  // the list was read
 }
 
 TEST_CASE("every compiled folder is in the table of layers, and the table has no others") {
