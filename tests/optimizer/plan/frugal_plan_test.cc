@@ -17,6 +17,8 @@ PlanRequest SmallRequest() {
   request.job.search.sequence_length = {2048};
   request.job.training.tokens_per_iteration = 1 << 18;
   request.job.parallelism.recompute = Recompute::kNone;
+  request.job.parallelism.layers = LayerSplit::kAuto;
+  request.cluster.links.push_back({"north", "west", 7 * test::kMillisecond, 50e9});
   return request;
 }
 
@@ -47,7 +49,7 @@ TEST_CASE("what takes little memory anyway, or was not asked about, has nothing 
   tight.weigh_memory = true;
   tight.job.search.schedule = ScheduleKind::kOneFOneB;
   for (SiteSpec& site : tight.cluster.sites) {
-    site.device.memory_bytes = 5 * test::kGiB;
+    site.device.memory_bytes = 12 * test::kGiB;
   }
   const absl::StatusOr<PlanResult> planned = MakePlan(tight);
   INFO(planned.status().ToString());
