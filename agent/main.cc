@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <optional>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
+#include "runtime/base/output.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/terminal.h"
@@ -111,18 +111,18 @@ int Main(int argc, const char* const* argv) {
   flags.Add("version", &values.version, "Print the version and exit.");
   absl::Status status = flags.Parse(argc - 1, argv + 1);
   if (status.ok() && flags.help_requested()) {
-    fmt::print("{}\nConfiguration:\n{}", flags.Help(TerminalColumns()), AgentConfigSchema().Reference(TextColumns()));
+    PrintOut("{}\nConfiguration:\n{}", flags.Help(TerminalColumns()), AgentConfigSchema().Reference(TextColumns()));
     return 0;
   }
   if (status.ok() && values.version) {
-    fmt::print("geopipe-agent {}\n", Version());
+    PrintOut("geopipe-agent {}\n", Version());
     return 0;
   }
   if (status.ok()) {
     status = values.keeper.has_value() ? Keep(values) : Serve(values);
   }
   if (!status.ok()) {
-    fmt::print(stderr, "geopipe-agent: {}\n", std::string(status.message()));
+    PrintErr("geopipe-agent: {}\n", std::string(status.message()));
     return absl::IsInvalidArgument(status) ? 2 : 1;
   }
   return 0;
@@ -131,4 +131,7 @@ int Main(int argc, const char* const* argv) {
 }  // namespace
 }  // namespace geopipe::agent
 
-int main(int argc, char** argv) { return geopipe::agent::Main(argc, argv); }
+int main(int argc, char** argv) {
+  geopipe::PrepareStandardStreams();
+  return geopipe::ExitCodeAfterOutput("geopipe-agent", geopipe::agent::Main(argc, argv));
+}

@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 #include <signal.h>
 
-#include <cstdio>
 #include <optional>
 #include <string>
 
@@ -12,6 +11,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
+#include "runtime/base/output.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/terminal.h"
@@ -101,26 +101,26 @@ int Main(int argc, char** argv) {
   CommandLine line;
   FlagSet flags = Flags(&line);
   if (const absl::Status status = flags.Parse(argc - 1, argv + 1); !status.ok()) {
-    fmt::print(stderr, "{}: {}\n", kProgram, std::string(status.message()));
+    PrintErr("{}: {}\n", kProgram, std::string(status.message()));
     return 2;
   }
   if (flags.help_requested()) {
-    fmt::print("{}\nConfiguration keys:\n{}", flags.Help(TerminalColumns()),
+    PrintOut("{}\nConfiguration keys:\n{}", flags.Help(TerminalColumns()),
                CoordinatorConfigSchema().Reference(TextColumns()));
     return 0;
   }
   if (line.version) {
-    fmt::print("{} {}\n", kProgram, Version());
+    PrintOut("{} {}\n", kProgram, Version());
     return 0;
   }
   const absl::StatusOr<CoordinatorConfig> config = ReadConfig(line);
   if (!config.ok()) {
-    fmt::print(stderr, "{}: {}\n", kProgram, std::string(config.status().message()));
+    PrintErr("{}: {}\n", kProgram, std::string(config.status().message()));
     return 2;
   }
   InitLogging({.program = std::string(kProgram), .level = config->log_level, .format = config->log_format});
   if (const absl::Status status = Serve(*config, line.ready_fd); !status.ok()) {
-    fmt::print(stderr, "{}: {}\n", kProgram, std::string(status.message()));
+    PrintErr("{}: {}\n", kProgram, std::string(status.message()));
     return 1;
   }
   return 0;
@@ -129,4 +129,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace geopipe
 
-int main(int argc, char** argv) { return geopipe::Main(argc, argv); }
+int main(int argc, char** argv) {
+  geopipe::PrepareStandardStreams();
+  return geopipe::ExitCodeAfterOutput(geopipe::kProgram, geopipe::Main(argc, argv));
+}

@@ -11,6 +11,7 @@
 #include "optimizer/plan/report/plan_warnings.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/output.h"
 #include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
@@ -20,7 +21,7 @@ absl::StatusOr<v1::ApplyJobRequest> ReadRequest(const std::string& job_path, con
   GP_ASSIGN_OR_RETURN(const RunOptions run, run_flags.Resolve());
   GP_ASSIGN_OR_RETURN(const JobSpec job, ReadJobFile(job_path, run.backend));
   if (const std::optional<std::string> warning = ShardingWarning(job); warning.has_value()) {
-    fmt::print(stderr, "warning: {}\n", *warning);
+    PrintErr("warning: {}\n", *warning);
   }
   v1::ApplyJobRequest request;
   request.set_manifest(WriteManifest(job));
@@ -51,16 +52,16 @@ absl::StatusOr<int> RunApply(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(const v1::JobSummary job, client.ApplyJob(request));
   for (const v1::JobSummary& old : before.jobs()) {
     if (old.name() == job.name()) {
-      fmt::print(stderr, "note: this takes the place of the job {} that was {}, and of its history\n", old.name(),
-                 JobStateName(old.state()));
+      PrintErr("note: this takes the place of the job {} that was {}, and of its history\n", old.name(),
+               JobStateName(old.state()));
     }
   }
   if (common.output != OutputFormat::kTable) {
     PrintDocument({{"name", job.name()}, {"state", JobStateName(job.state())}}, common.output);
     return kExitOk;
   }
-  fmt::print("job {} {}\nfollow it with: geopipectl watch {} --server {}\n", job.name(), JobStateName(job.state()),
-             job.name(), common.server);
+  PrintOut("job {} {}\nfollow it with: geopipectl watch {} --server {}\n", job.name(), JobStateName(job.state()),
+           job.name(), common.server);
   return kExitOk;
 }
 

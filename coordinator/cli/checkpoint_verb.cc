@@ -21,6 +21,7 @@
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/output.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/terminal.h"
 #include "runtime/base/utf8.h"
@@ -145,9 +146,9 @@ absl::StatusOr<int> ListFolder(const CommonFlags& common, const CheckpointList& 
     PrintDocument({{"complete", std::move(complete)}, {"incomplete", IncompleteToJson(list)}}, common.output);
     return kExitOk;
   }
-  fmt::print("{}", table.rows() == 0 ? "no complete checkpoints\n" : table.Render(TextColumns()));
+  PrintOut("{}", table.rows() == 0 ? "no complete checkpoints\n" : table.Render(TextColumns()));
   for (const CheckpointList::Incomplete& checkpoint : list.incomplete) {
-    fmt::print("incomplete: {}\n", Text(checkpoint.reason));
+    PrintOut("incomplete: {}\n", Text(checkpoint.reason));
   }
   return kExitOk;
 }
@@ -160,7 +161,7 @@ absl::StatusOr<int> ListOfJob(const CommonFlags& common, const std::string& job)
     return kExitOk;
   }
   const std::string text = CheckpointText(detail);
-  fmt::print("{}", text.empty() ? "no complete checkpoints\n" : text);
+  PrintOut("{}", text.empty() ? "no complete checkpoints\n" : text);
   return kExitOk;
 }
 
@@ -202,12 +203,11 @@ absl::StatusOr<Json> VerifyOne(const CheckpointList::Complete& listed, bool prin
   absl::StatusOr<std::vector<CheckpointProblem>> problems =
       VerifyCheckpoint(listed.folder, [&](int64_t done, int64_t total) {
         if (show) {
-          fmt::print(stderr, "\r{}: {} of {}\x1b[K", folder, HumanBytes(done), HumanBytes(total));
-          std::fflush(stderr);
+          PrintErr("\r{}: {} of {}\x1b[K", folder, HumanBytes(done), HumanBytes(total));
         }
       });
   if (show) {
-    fmt::print(stderr, "\r\x1b[K");
+    PrintErr("\r\x1b[K");
   }
   GP_RETURN_IF_ERROR(problems.status());
   size_t tensors = 0;
@@ -223,16 +223,16 @@ absl::StatusOr<Json> VerifyOne(const CheckpointList::Complete& listed, bool prin
                      {"tensor", problem.tensor.empty() ? Json() : Json(problem.tensor)},
                      {"message", Printable(problem.message)}});
     if (print) {
-      fmt::print("{}\n", Printable(problem.message));
+      PrintOut("{}\n", Printable(problem.message));
     }
   }
   const auto file_count = static_cast<int64_t>(files.size());
   if (print && problems->empty()) {
-    fmt::print("{}: {} in {} are intact\n", folder, Counted(static_cast<int64_t>(tensors), "tensor"),
-               Counted(file_count, "file"));
+    PrintOut("{}: {} in {} are intact\n", folder, Counted(static_cast<int64_t>(tensors), "tensor"),
+             Counted(file_count, "file"));
   } else if (print) {
-    fmt::print("{}: {} in {} of {}\n", folder, Counted(std::ssize(*problems), "problem"), touched.size(),
-               Counted(file_count, "file"));
+    PrintOut("{}: {} in {} of {}\n", folder, Counted(std::ssize(*problems), "problem"), touched.size(),
+             Counted(file_count, "file"));
   }
   return Json{{"iteration", listed.iteration},
               {"folder", folder},
@@ -265,7 +265,7 @@ absl::StatusOr<int> RunVerify(std::span<const std::string> arguments) {
   for (const CheckpointList::Incomplete& checkpoint : list.incomplete) {
     intact = intact && absl::IsNotFound(checkpoint.reason);
     if (print) {
-      fmt::print("incomplete: {}\n", Text(checkpoint.reason));
+      PrintOut("incomplete: {}\n", Text(checkpoint.reason));
     }
   }
   if (!print) {
@@ -300,12 +300,12 @@ std::string Help() {
 
 absl::StatusOr<int> RunCheckpoint(std::span<const std::string> arguments) {
   if (arguments.empty()) {
-    fmt::print(stderr, "{}", Help());
+    PrintErr("{}", Help());
     return kExitBadInput;
   }
   const std::string& name = arguments.front();
   if (name == "--help" || name == "-h") {
-    fmt::print("{}", Help());
+    PrintOut("{}", Help());
     return kExitOk;
   }
   const auto* const verb = std::ranges::find(kSubVerbs, name, &SubVerb::name);

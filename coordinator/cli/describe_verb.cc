@@ -18,6 +18,7 @@
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {
@@ -194,7 +195,7 @@ absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(const std::optional<ComparedRun> compared, CompareRun(client, name));
   if (common.output == OutputFormat::kTable) {
     GP_ASSIGN_OR_RETURN(const std::string text, OrFailed(ToText(detail, compared, TextColumns())));
-    fmt::print("{}", text);
+    PrintOut("{}", text);
     return kExitOk;
   }
   GP_ASSIGN_OR_RETURN(Json json, OrFailed(ToJson(detail)));

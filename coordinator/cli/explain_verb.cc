@@ -13,6 +13,7 @@
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/output.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/terminal.h"
 #include "runtime/manifest/agent_config.h"
@@ -99,7 +100,7 @@ absl::StatusOr<int> RunExplain(std::span<const std::string> arguments) {
     return *exit_code;
   }
   GP_ASSIGN_OR_RETURN(const std::string text, ExplainText(subject, TextColumns()));
-  fmt::print("{}", text);
+  PrintOut("{}", text);
   return kExitOk;
 }
 

@@ -8,6 +8,7 @@
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/output.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/terminal.h"
 #include "runtime/checkpoint/checkpoint.h"
@@ -53,14 +54,13 @@ absl::StatusOr<HfExportSummary> Export(const Checkpoint& checkpoint, const std::
       return absl::CancelledError(fmt::format("{}: the export was interrupted; nothing of it is left", output));
     }
     if (show) {
-      fmt::print(stderr, "\rexport-hf: {} of {}\x1b[K", HumanBytes(written), HumanBytes(total));
-      std::fflush(stderr);
+      PrintErr("\rexport-hf: {} of {}\x1b[K", HumanBytes(written), HumanBytes(total));
     }
     return absl::OkStatus();
   };
   absl::StatusOr<HfExportSummary> summary = ExportHf(checkpoint, output, options);
   if (show) {
-    fmt::print(stderr, "\r\x1b[K");
+    PrintErr("\r\x1b[K");
   }
   return summary;
 }
@@ -109,9 +109,8 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
                    {"files", summary->files}},
                   common.output);
   } else {
-    fmt::print("wrote {}, {} in {} to {}; load it with transformers' AutoModelForCausalLM.from_pretrained\n",
-               Counted(summary->tensors, "tensor"), HumanBytes(summary->bytes), Counted(summary->files, "file"),
-               output);
+    PrintOut("wrote {}, {} in {} to {}; load it with transformers' AutoModelForCausalLM.from_pretrained\n",
+             Counted(summary->tensors, "tensor"), HumanBytes(summary->bytes), Counted(summary->files, "file"), output);
   }
   return kExitOk;
 }

@@ -16,6 +16,7 @@
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {
@@ -159,9 +160,9 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   if (common.output == OutputFormat::kJson || common.output == OutputFormat::kYaml) {
     PrintDocument(listing.json, common.output);
   } else if (listing.table.rows() == 0) {
-    fmt::print("no {}\n", what);
+    PrintOut("no {}\n", what);
   } else {
-    fmt::print("{}", listing.table.Render(TextColumns()));
+    PrintOut("{}", listing.table.Render(TextColumns()));
   }
   return kExitOk;
 }

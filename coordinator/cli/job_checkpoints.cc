@@ -14,6 +14,7 @@
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {
@@ -88,15 +89,15 @@ absl::StatusOr<int> RunCheckpointNow(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(const v1::CheckpointJobResponse asked, client.CheckpointJob(job));
   const int64_t iteration = asked.iteration();
   if (ErrorIsTerminal()) {
-    fmt::print(stderr, "job {} writes a checkpoint before iteration {}; it has finished {}\n", job, iteration,
-               asked.job().iterations_done());
+    PrintErr("job {} writes a checkpoint before iteration {}; it has finished {}\n", job, iteration,
+             asked.job().iterations_done());
   }
   while (true) {
     GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(job));
     if (const v1::CheckpointSummary* done = Find(detail, iteration); done != nullptr) {
       if (common.output == OutputFormat::kTable) {
-        fmt::print("checkpoint of iteration {}: {} after {}\n", iteration, HumanBytes(done->bytes()),
-                   HumanDuration(done->duration_ns()));
+        PrintOut("checkpoint of iteration {}: {} after {}\n", iteration, HumanBytes(done->bytes()),
+                 HumanDuration(done->duration_ns()));
       } else {
         PrintDocument({{"job", job}, {"iteration", iteration}, {"bytes", done->bytes()}}, common.output);
       }

@@ -5,6 +5,7 @@
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
+#include "runtime/base/output.h"
 
 namespace geopipe {
 namespace {
@@ -44,7 +45,7 @@ absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string>
     }
     done.push_back({{"name", summary->name()}, {"state", JobStateName(summary->state())}, {"cause", summary->cause()}});
     if (common.output == OutputFormat::kTable) {
-      fmt::print("job {} {}: {}\n", summary->name(), JobStateName(summary->state()), summary->cause());
+      PrintOut("job {} {}: {}\n", summary->name(), JobStateName(summary->state()), summary->cause());
     }
   }
   if (common.output != OutputFormat::kTable && !done.empty()) {

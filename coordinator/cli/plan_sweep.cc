@@ -126,13 +126,12 @@ absl::StatusOr<Sweep> MakeSweep(const SweepFlags& flags, const TimelineFlags& ti
   sweep.progress = [&](int64_t done, int64_t total) {
     deadline_ns = clock.NowNs() + sweep.base.job.search.time_budget_ns;
     if (show) {
-      fmt::print(stderr, "\rsweep: {} of {}", done, total);
-      std::fflush(stderr);
+      PrintErr("\rsweep: {} of {}", done, total);
     }
   };
   absl::StatusOr<Sweep> result = RunSweep(sweep);
   if (show) {
-    fmt::print(stderr, "\r\x1b[K");
+    PrintErr("\r\x1b[K");
   }
   return result;
 }
@@ -456,7 +455,7 @@ absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& t
         SweepToSvg(sweep, fmt::format("{}: {} against 1F1B", job, fmt::join(sweep.schedules, ", "))))));
   }
   if (output == OutputFormat::kTable || output == OutputFormat::kWide) {
-    fmt::print("{}", SweepText(sweep, TextColumns()));
+    PrintOut("{}", SweepText(sweep, TextColumns()));
   } else {
     PrintDocument(SweepToJson(sweep), output);
   }

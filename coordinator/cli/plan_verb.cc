@@ -35,6 +35,7 @@
 #include "optimizer/plan/site_planner.h"
 #include "optimizer/simulator/simulator.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 #include "runtime/base/thread_pool.h"
 #include "runtime/manifest/job_manifest.h"
@@ -359,7 +360,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   }
   // A terminal that is wide enough gets a chart without being asked.
   const bool gantt = options.timeline.gantt || (OutputIsTerminal() && TerminalColumns() >= kWideTerminal);
-  fmt::print("{}{}", ToText(planned, {output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded, TextColumns()}),
+  PrintOut("{}{}", ToText(planned, {output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded, TextColumns()}),
              gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
   return kExitOk;
 }

@@ -7,6 +7,7 @@
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/telemetry_wire.h"
+#include "runtime/base/output.h"
 
 namespace geopipe {
 

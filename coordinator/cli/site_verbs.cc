@@ -5,6 +5,7 @@
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
+#include "runtime/base/output.h"
 
 namespace geopipe {
 namespace {
@@ -59,9 +60,9 @@ absl::StatusOr<int> RunDrain(std::span<const std::string> arguments) {
     PrintDocument({{"site", parsed.site}, {"jobs", std::move(jobs)}}, parsed.common.output);
     return kExitOk;
   }
-  fmt::print("site {} is drained{}\n", parsed.site, response.jobs_size() == 0 ? "; no job has devices there" : "");
+  PrintOut("site {} is drained{}\n", parsed.site, response.jobs_size() == 0 ? "; no job has devices there" : "");
   for (const v1::JobAtSite& job : response.jobs()) {
-    fmt::print("job {} {}: {}{}\n", job.name(), JobStateName(job.state()), job.stays() ? "stays: " : "", job.words());
+    PrintOut("job {} {}: {}{}\n", job.name(), JobStateName(job.state()), job.stays() ? "stays: " : "", job.words());
   }
   return kExitOk;
 }
@@ -81,7 +82,7 @@ absl::StatusOr<int> RunUncordon(std::span<const std::string> arguments) {
   if (parsed.common.output != OutputFormat::kTable) {
     PrintDocument({{"site", parsed.site}, {"drained", false}}, parsed.common.output);
   } else {
-    fmt::print("site {} is in use again\n", parsed.site);
+    PrintOut("site {} is in use again\n", parsed.site);
   }
   return kExitOk;
 }

@@ -7,6 +7,7 @@
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/output.h"
 
 namespace geopipe {
 

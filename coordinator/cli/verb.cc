@@ -10,6 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/job_spec.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 #include "runtime/manifest/coordinator_config.h"
 
@@ -105,11 +106,16 @@ void CommonFlags::AddServer(FlagSet& flags) {
 
 std::optional<int> ParseVerbFlags(FlagSet& flags, std::span<const std::string> arguments) {
   if (const absl::Status status = flags.Parse(arguments); !status.ok()) {
-    fmt::print(stderr, "error: {}\n{}\n", std::string(status.message()), flags.Usage());
+    const std::string message(status.message());
+    const std::string usage = flags.Usage();
+    PrintErr("error: {}\n", message);
+    if (!message.ends_with(usage)) {
+      PrintErr("{}\n", usage);
+    }
     return kExitBadInput;
   }
   if (flags.help_requested()) {
-    fmt::print("{}", flags.Help(std::min(TerminalColumns(), kMaxHelpColumns)));
+    PrintOut("{}", flags.Help(std::min(TerminalColumns(), kMaxHelpColumns)));
     return kExitOk;
   }
   return std::nullopt;
@@ -150,9 +156,9 @@ std::string ToYaml(const nlohmann::ordered_json& json) {
 void PrintDocument(const nlohmann::ordered_json& json, OutputFormat format) {
   GP_CHECK(format == OutputFormat::kJson || format == OutputFormat::kYaml);
   if (format == OutputFormat::kJson) {
-    fmt::print("{}\n", json.dump(2));
+    PrintOut("{}\n", json.dump(2));
   } else {
-    fmt::print("{}", ToYaml(json));
+    PrintOut("{}", ToYaml(json));
   }
 }
 

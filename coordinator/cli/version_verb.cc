@@ -4,6 +4,7 @@
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/output.h"
 #include "runtime/base/version.h"
 
 namespace geopipe {
@@ -31,9 +32,9 @@ absl::StatusOr<int> RunVersion(std::span<const std::string> arguments) {
   if (common.output != OutputFormat::kTable) {
     PrintDocument(json, common.output);
   } else {
-    fmt::print("geopipectl {}\n", Version());
+    PrintOut("geopipectl {}\n", Version());
     if (json.contains("coordinator")) {
-      fmt::print("geopipe-coordinator {} at {}\n", json["coordinator"].get<std::string>(), common.server);
+      PrintOut("geopipe-coordinator {} at {}\n", json["coordinator"].get<std::string>(), common.server);
     }
   }
   GP_RETURN_IF_ERROR(status);

@@ -1,7 +1,6 @@
 // geopipectl watch: follows a job until it is in a final state.
 #include <fmt/format.h>
 
-#include <cstdio>
 #include <optional>
 #include <string>
 #include <tuple>
@@ -13,6 +12,7 @@
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
+#include "runtime/base/output.h"
 #include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
@@ -57,9 +57,9 @@ class DeviationTeller {
     told_ = key;
     const std::string sentence = LargestDeviation(comparison, (*compared)->data.plan);
     if (as_json_) {
-      fmt::print("{}\n", nlohmann::ordered_json{{"deviation", sentence}}.dump());
+      PrintOut("{}\n", nlohmann::ordered_json{{"deviation", sentence}}.dump());
     } else {
-      fmt::print("{:<10} {}\n", "deviation", sentence);
+      PrintOut("{:<10} {}\n", "deviation", sentence);
     }
   }
 
@@ -107,19 +107,21 @@ absl::StatusOr<int> RunWatch(std::span<const std::string> arguments) {
       last = event.transition().state();
     }
     if (common.output == OutputFormat::kJson) {
-      fmt::print("{}\n", ToJson(event).dump());
+      PrintOut("{}\n", ToJson(event).dump());
     } else if (event.has_transition()) {
-      fmt::print("{:<10} {}\n", JobStateName(last), event.transition().cause());
+      PrintOut("{:<10} {}\n", JobStateName(last), event.transition().cause());
     } else {
-      fmt::print("{}\n", IterationLine(event.iteration(), detail.summary().iterations_total(),
-                                       job.training.tokens_per_iteration));
+      PrintOut("{}\n", IterationLine(event.iteration(), detail.summary().iterations_total(),
+                                     job.training.tokens_per_iteration));
     }
     if (event.has_iteration()) {
       deviation.OnIteration(event.iteration().iteration());
     }
-    std::fflush(stdout);
-    return true;
+    return FlushOutput().ok();
   });
+  if (!FlushOutput().ok()) {
+    return kExitFailed;  // nobody sees what goes on; main says why
+  }
   GP_RETURN_IF_ERROR(status);
   if (last == v1::JOB_STATE_COMPLETED) {
     return kExitOk;

@@ -4,7 +4,7 @@
 //   FlagSet flags("geopipe-agent", "Runs the devices of one node.");
 //   flags.Add("config", &config_path, "FILE", "Configuration file.");
 //   GP_RETURN_IF_ERROR(flags.Parse(argc - 1, argv + 1));
-//   if (flags.help_requested()) { fmt::print("{}", flags.Help()); return 0; }
+//   if (flags.help_requested()) { PrintOut("{}", flags.Help()); return 0; }
 #pragma once
 
 #include <absl/status/status.h>

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
-#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -22,6 +21,7 @@
 #include "runtime/base/log.h"
 #include "runtime/base/metrics.h"
 #include "runtime/base/network_limits.h"
+#include "runtime/base/output.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/terminal.h"
@@ -269,21 +269,21 @@ int Main(int argc, char** argv) {
   Flags flags;
   FlagSet set("geopipe-worker", "Drives one device: profiles, prepares and trains what its agent passes on.");
   if (const absl::Status status = ParseFlags(argc, argv, set, flags); !status.ok()) {
-    fmt::print(stderr, "geopipe-worker: {}\n", std::string(status.message()));
+    PrintErr("geopipe-worker: {}\n", std::string(status.message()));
     return 2;
   }
   if (set.help_requested()) {
-    fmt::print("{}", set.Help(TerminalColumns()));
+    PrintOut("{}", set.Help(TerminalColumns()));
     return 0;
   }
   if (flags.version) {
-    fmt::print("geopipe-worker {}\n", Version());
+    PrintOut("geopipe-worker {}\n", Version());
     return 0;
   }
   const absl::StatusOr<LogLevel> level = ParseLogLevel(flags.log_level);
   const absl::StatusOr<LogFormat> format = ParseLogFormat(flags.log_format);
   if (!level.ok() || !format.ok()) {
-    fmt::print(stderr, "geopipe-worker: {}\n", std::string((level.ok() ? format.status() : level.status()).message()));
+    PrintErr("geopipe-worker: {}\n", std::string((level.ok() ? format.status() : level.status()).message()));
     return 2;
   }
   InitLogging({.program = "geopipe-worker", .level = *level, .format = *format});
@@ -310,4 +310,7 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace geopipe
 
-int main(int argc, char** argv) { return geopipe::Main(argc, argv); }
+int main(int argc, char** argv) {
+  geopipe::PrepareStandardStreams();
+  return geopipe::ExitCodeAfterOutput("geopipe-worker", geopipe::Main(argc, argv));
+}

@@ -52,6 +52,28 @@ const std::vector<Forbidden>& ForbiddenInSources() {
   return forbidden;
 }
 
+// Standard output and error have one writer, which no full disk and no closed descriptor can end.
+Findings CheckStreams(const SourceFile& file, const std::vector<std::string>& lines) {
+  static const std::array<std::string_view, 10> raw = {"fmt::print",  "std::cout",  "std::cerr",  "std::clog",
+                                                       "std::printf", "std::puts",  "std::fputs", "std::fprintf",
+                                                       "std::fwrite", "std::fflush"};
+  static const std::array<std::string_view, 3> writers = {"runtime/base/output.cc", "runtime/base/output.h",
+                                                          "optimizer/base/check.cc"};
+  Findings findings;
+  if (file.path.starts_with("tests/") || std::ranges::find(writers, file.path) != writers.end()) {
+    return findings;
+  }
+  for (size_t i = 0; i < lines.size(); ++i) {
+    for (const std::string_view call : raw) {
+      if (HasWord(lines[i], call)) {
+        findings.push_back({file.path, static_cast<int>(i) + 1,
+                            "has `" + std::string(call) + "`: print with runtime/base/output.h, which cannot throw"});
+      }
+    }
+  }
+  return findings;
+}
+
 // A function starts where a line at column 0 opens a parameter list and the body's brace ends that line or a following
 // indented one; it ends with a brace at column 0. (Members inside a class body are left to clang-tidy and the eye.)
 Findings CheckFunctionLengths(const SourceFile& file, const std::vector<std::string>& lines) {
@@ -182,6 +204,7 @@ Findings CheckSource(const SourceFile& file) {
           {file.path, static_cast<int>(i) + 1, "a test's name with a `;` is two tests to CTest, and neither runs"});
     }
   }
+  Append(CheckStreams(file, lines), findings);
   if (file.path.ends_with(".h")) {
     Append(CheckHeader(file, lines), findings);
   } else {

@@ -105,6 +105,10 @@ TEST_CASE("planted: sources that break the house rules") {
       {"agent/x.cc", long_table, ""},
       {"tests/agent/x.cc", "TEST_CASE(\"one; two\") {\n", "two tests to CTest"},
       {"tests/agent/x.cc", "TEST_CASE(\"one, two\") { F(); }\n", ""},
+      {"agent/x.cc", "  fmt::print(stderr, \"error\");\n", "x.cc:1: has `fmt::print`"},
+      {"agent/x.cc", "  std::cerr << 1;\n", "output.h"},
+      {"runtime/base/output.cc", "  std::fwrite(p, 1, n, stream);\n", ""},
+      {"tests/agent/x.cc", "  fmt::print(\"{}\", 1);\n", ""},
       {"agent/x.cc",
        "} catch ("
        "...) {\n",

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cerrno>
-#include <cstdio>
 #include <string>
 #include <string_view>
 #include <system_error>
@@ -12,6 +10,7 @@
 
 #include "coordinator/cli/playground/playground_verb.h"
 #include "coordinator/cli/verb.h"
+#include "runtime/base/output.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/utf8.h"
 
@@ -57,7 +56,7 @@ std::string Help() {
 
 int RunVerb(const std::vector<std::string>& arguments) {
   if (arguments.empty()) {
-    fmt::print(stderr, "{}", Help());
+    PrintErr("{}", Help());
     return kExitBadInput;
   }
   const std::string& name = arguments.front();
@@ -65,7 +64,7 @@ int RunVerb(const std::vector<std::string>& arguments) {
     if (arguments.size() > 1) {
       return RunVerb({arguments[1], "--help"});
     }
-    fmt::print("{}", Help());
+    PrintOut("{}", Help());
     return kExitOk;
   }
   if (name == "--version") {
@@ -78,8 +77,7 @@ int RunVerb(const std::vector<std::string>& arguments) {
     for (const Verb& known : kVerbs) {
       names.emplace_back(known.name);
     }
-    fmt::print(stderr, "error: unknown verb '{}'{}\n'geopipectl help' lists the verbs.\n", name,
-               DidYouMean(name, names));
+    PrintErr("error: unknown verb '{}'{}\n'geopipectl help' lists the verbs.\n", name, DidYouMean(name, names));
     return kExitBadInput;
   }
   const absl::StatusOr<int> exit_code = verb->run(std::span(arguments).subspan(1));
@@ -90,30 +88,15 @@ int RunVerb(const std::vector<std::string>& arguments) {
   while (message.ends_with('\n')) {  // of a schedule's grid
     message.remove_suffix(1);
   }
-  fmt::print(stderr, "error: {}\n", Printable(message));
+  PrintErr("error: {}\n", Printable(message));
   return ExitCodeOf(exit_code.status());
-}
-
-// Output that is lost (a full disk behind `>`) is an error, whenever it shows.
-int Main(const std::vector<std::string>& arguments) {
-  int exit_code = kExitFailed;
-  std::error_code lost;
-  try {
-    exit_code = RunVerb(arguments);
-  } catch (const std::system_error& error) {  // from fmt::print
-    lost = error.code();
-  }
-  if (std::fflush(stdout) != 0 && !lost) {
-    lost = std::error_code(errno, std::generic_category());
-  }
-  if (lost) {
-    fmt::print(stderr, "error: cannot write to standard output: {}\n", lost.message());
-    return kExitFailed;
-  }
-  return exit_code;
 }
 
 }  // namespace
 }  // namespace geopipe
 
-int main(int argc, char** argv) { return geopipe::Main(std::vector<std::string>(argv + 1, argv + argc)); }
+int main(int argc, char** argv) {
+  geopipe::PrepareStandardStreams();
+  // Output that is lost (a full disk behind `>`) is an error, whenever it shows.
+  return geopipe::ExitCodeAfterOutput("error", geopipe::RunVerb(std::vector<std::string>(argv + 1, argv + argc)));
+}

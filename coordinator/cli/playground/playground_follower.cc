@@ -9,6 +9,7 @@
 #include "coordinator/cli/run_report.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {
@@ -73,8 +74,9 @@ void PlaygroundFollower::PrintPlan() {
 }
 
 void PlaygroundFollower::Print(const std::string& line) {
-  fmt::print(lines_, "{}{}\n", terminal_ ? "\r\033[K" : "", WrapLines(line, TextColumns()));
-  std::fflush(lines_);
+  PrintTo(lines_, "{}{}
+", terminal_ ? "[K" : "", WrapLines(line, TextColumns()));
+  (void)FlushOutput();
 }
 
 void PlaygroundFollower::PrintBar() {
@@ -84,9 +86,9 @@ void PlaygroundFollower::PrintBar() {
     return;
   }
   const size_t filled = std::min(kWidth, iterations_.size() * kWidth / total);
-  fmt::print(lines_, "[{}{}] {}/{}", std::string(filled, '='), std::string(kWidth - filled, ' '), iterations_.size(),
-             total);
-  std::fflush(lines_);
+  PrintTo(lines_, "[{}{}] {}/{}", std::string(filled, '='), std::string(kWidth - filled, ' '), iterations_.size(),
+          total);
+  (void)FlushOutput();
 }
 
 }  // namespace geopipe

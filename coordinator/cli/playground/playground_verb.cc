@@ -30,6 +30,7 @@
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/files.h"
+#include "runtime/base/output.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/terminal.h"
@@ -139,7 +140,7 @@ absl::StatusOr<Outcome> Follow(ControlClient& client, const JobSpec& job, Playgr
   if ((fds[0].revents & POLLIN) == 0 && (fds[1].revents & POLLIN) != 0) {
     const std::string_view why = CancelReason(shutdown.Wait(0));
     outcome.interrupted = true;
-    fmt::print(stderr, "\n{}: cancelling the job\n", why);
+    PrintErr("\n{}: cancelling the job\n", why);
     ControlClient canceller(cluster.endpoint(), kCancelTimeoutNs);
     (void)canceller.CancelJob(job.name, std::string(why));
     PollFor(std::span(fds).first(1), kCancelTimeoutNs);
@@ -246,7 +247,7 @@ absl::StatusOr<std::vector<Outcome>> RunAll(const Rehearsal& rehearsal, const st
     return outcomes;
   }
   for (const PlaygroundVariant& variant : rehearsal.variants) {
-    fmt::print(context.lines, "\n== {} ({} of {})\n", variant.label, outcomes.size() + 1, rehearsal.variants.size());
+    PrintTo(context.lines, "\n== {} ({} of {})\n", variant.label, outcomes.size() + 1, rehearsal.variants.size());
     JobSpec job = rehearsal.job;
     job.name = fmt::format("{}-{}", job.name, variant.suffix);
     GP_ASSIGN_OR_RETURN(Outcome outcome, RunOne(job, variant.run, folder / variant.suffix, context));
@@ -281,9 +282,9 @@ absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, cons
   GP_ASSIGN_OR_RETURN(
       const std::unique_ptr<PlaygroundCluster> cluster,
       PlaygroundCluster::Start(rehearsal.layout, state.path(), folder / "logs", rehearsal.run.backend, shutdown.fd()));
-  fmt::print(lines, "{} ({}), {}, links shaped on this machine; coordinator at {}\n",
-             Counted(std::ssize(rehearsal.layout.sites), "site"), fmt::join(rehearsal.layout.sites, ", "),
-             Counted(rehearsal.layout.devices(), "device"), cluster->endpoint());
+  PrintTo(lines, "{} ({}), {}, links shaped on this machine; coordinator at {}\n",
+          Counted(std::ssize(rehearsal.layout.sites), "site"), fmt::join(rehearsal.layout.sites, ", "),
+          Counted(rehearsal.layout.devices(), "device"), cluster->endpoint());
   RunContext context{*cluster, shutdown, lines, {{"logs", (folder / "logs").string()}}};
   if (flags.keep) {
     context.artifacts["state"] = state.path().string();
@@ -306,13 +307,13 @@ absl::StatusOr<int> PrintComparison(const Rehearsal& rehearsal, const std::vecto
     reports.push_back({rehearsal.variants[i].label, outcomes[i].report});
   }
   if (format == OutputFormat::kTable) {
-    fmt::print("\n{}\nlogs {}\n", ComparisonTable(reports, TextColumns()),
+    PrintOut("\n{}\nlogs {}\n", ComparisonTable(reports, TextColumns()),
                outcomes.front().report.artifacts.at("logs"));
   } else {
     GP_ASSIGN_OR_RETURN(const Json json, OrFailed(ComparisonToJson(rehearsal.job.name, reports)));
     PrintDocument(json, format);
   }
-  std::fflush(stdout);
+  (void)FlushOutput();  // before the error, if there is one; lost output is told at the end
   for (const Outcome& outcome : outcomes) {
     GP_RETURN_IF_ERROR(OrFailed(outcome.saved));
   }
@@ -324,13 +325,13 @@ absl::StatusOr<int> Print(const Outcome& outcome, OutputFormat format) {
   if (outcome.report.detail.has_summary()) {
     if (format == OutputFormat::kTable) {
       GP_ASSIGN_OR_RETURN(const std::string summary, OrFailed(ClosingSummary(outcome.report)));
-      fmt::print("\n{}", WrapLines(summary, TextColumns()));
+      PrintOut("\n{}", WrapLines(summary, TextColumns()));
     } else {
       GP_ASSIGN_OR_RETURN(const Json json, OrFailed(RunReportToJson(outcome.report)));
       PrintDocument(json, format);
     }
   }
-  std::fflush(stdout);
+  (void)FlushOutput();
   GP_RETURN_IF_ERROR(OrFailed(outcome.saved));
   if (outcome.interrupted) {
     return kExitInterrupted;
