@@ -17,6 +17,7 @@
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/memory_output.h"
 #include "coordinator/cli/render/plan_output.h"
+#include "coordinator/cli/schedule_file.h"
 #include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/profile_file.h"

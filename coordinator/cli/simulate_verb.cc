@@ -11,23 +11,23 @@
 
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/plan_output.h"
+#include "coordinator/cli/schedule_file.h"
 #include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
-#include "optimizer/schedule/validate.h"
 #include "optimizer/scheduler/auto_schedule.h"
 #include "optimizer/simulator/lower_bound.h"
 #include "optimizer/simulator/simulator.h"
-#include "runtime/base/files.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {
 namespace {
 
-constexpr size_t kMaxScheduleBytes = size_t{1} << 30;
+constexpr size_t kMaxDeviceRows = 64;
 constexpr int64_t kAutoActions = 60'000'000;  // timed by the search for schedule auto: seconds at most
 constexpr int64_t kMaxSimulatedMicroBatches = int64_t{1} << 22;
 
@@ -78,16 +78,6 @@ absl::StatusOr<std::vector<int32_t>> SpreadDeltaN(const PipelineCosts& costs, st
   return spread;
 }
 
-absl::StatusOr<Schedule> ReadSchedule(const std::string& path, const PipelineShape& shape) {
-  GP_ASSIGN_OR_RETURN(const std::string csv, ReadFile(path, kMaxScheduleBytes));
-  absl::StatusOr<Schedule> schedule = ParseCsv(csv, shape);
-  absl::Status status = schedule.ok() ? Validate(*schedule) : schedule.status();
-  if (!status.ok()) {
-    return absl::InvalidArgumentError(fmt::format("{}: {}", path, std::string(status.message())));
-  }
-  return schedule;
-}
-
 absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
   Simulated simulated;
   GP_ASSIGN_OR_RETURN(simulated.costs, ReadCaseFile(flags.case_path));
@@ -125,7 +115,7 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
       GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n, ScheduleCostsOf(costs)));
     }
   }
-  GP_ASSIGN_OR_RETURN(simulated.lowered, Lower(DropCommunication(schedule)));
+  GP_ASSIGN_OR_RETURN(simulated.lowered, Lower(schedule));
   GP_ASSIGN_OR_RETURN(simulated.result, Simulate(simulated.lowered, costs, {.record_timeline = true}));
   simulated.lower_bound_ns = LowerBoundNs(costs);
   if (costs.memory.has_value()) {

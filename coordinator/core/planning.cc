@@ -9,6 +9,7 @@
 #include "optimizer/model/capabilities.h"
 #include "optimizer/plan/given_costs.h"
 #include "optimizer/plan/planner.h"
+#include "optimizer/schedule/csv.h"
 #include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {

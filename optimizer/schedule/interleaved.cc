@@ -1,6 +1,4 @@
-#include <absl/status/status.h>
 #include <absl/status/statusor.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -11,22 +9,56 @@
 namespace geopipe {
 namespace {
 
-// The forwards (or backwards) of one device in order: groups of P micro-batches run through its stages, one stage after
-// the other.
-class GroupedOrder {
+// Micro-batches in max(1, m / P) groups as equal as they can be: P in each where P divides m, else up to 2P - 1, or all
+// m in one where there are fewer than P. A group of fewer, Megatron-LM's remainder, would leave a device waiting for
+// what stands behind its own wait.
+class Groups {
  public:
-  GroupedOrder(const PipelineShape& shape, int32_t device, ActionKind kind)
-      : devices_(shape.devices), stages_per_device_(shape.stages / shape.devices), device_(device), kind_(kind) {}
+  Groups(int64_t devices, int64_t micro_batches)
+      : count_(std::max<int64_t>(1, micro_batches / devices)),
+        small_(micro_batches / count_),
+        larger_(micro_batches % count_) {}
 
-  Action At(int64_t index) const {
-    const int64_t group_size = int64_t{devices_} * stages_per_device_;
-    const int64_t group = index / group_size;
-    const auto round = static_cast<int32_t>(index % group_size / devices_);
-    const int32_t stage = kind_ == ActionKind::kForward ? round : stages_per_device_ - 1 - round;
-    return {stage * devices_ + device_, kind_, static_cast<int32_t>(group * devices_ + index % devices_)};
+  int64_t count() const { return count_; }
+  // Micro-batches of a group; the first ones are the larger.
+  int64_t SizeOf(int64_t group) const { return small_ + (group < larger_ ? 1 : 0); }
+  int64_t Largest() const { return SizeOf(0); }
+  // Micro-batches before a group.
+  int64_t Before(int64_t group) const { return group * small_ + std::min(group, larger_); }
+  int64_t larger() const { return larger_; }
+  // The group that micro-batch `index` is in, when every micro-batch stands `each` times in a row of its group's.
+  int64_t GroupOf(int64_t index, int64_t each) const {
+    const int64_t in_larger = larger_ * (small_ + 1) * each;
+    return index < in_larger ? index / ((small_ + 1) * each) : larger_ + (index - in_larger) / (small_ * each);
   }
 
  private:
+  int64_t count_;
+  int64_t small_;
+  int64_t larger_;  // groups of small_ + 1
+};
+
+// The forwards (or backwards) of one device in order: groups of micro-batches through its stages, one after the other.
+class GroupedOrder {
+ public:
+  GroupedOrder(const PipelineShape& shape, int32_t device, ActionKind kind)
+      : groups_(shape.devices, shape.micro_batches),
+        devices_(shape.devices),
+        stages_per_device_(shape.stages / shape.devices),
+        device_(device),
+        kind_(kind) {}
+
+  Action At(int64_t index) const {
+    const int64_t group = groups_.GroupOf(index, stages_per_device_);
+    const int64_t size = groups_.SizeOf(group);
+    const int64_t in_group = index - groups_.Before(group) * stages_per_device_;
+    const auto turn = static_cast<int32_t>(in_group / size);
+    const int32_t stage = kind_ == ActionKind::kForward ? turn : stages_per_device_ - 1 - turn;
+    return {stage * devices_ + device_, kind_, static_cast<int32_t>(groups_.Before(group) + in_group % size)};
+  }
+
+ private:
+  Groups groups_;
   int32_t devices_;
   int32_t stages_per_device_;
   int32_t device_;
@@ -35,7 +67,8 @@ class GroupedOrder {
 
 // Forwards that a device runs before its first backward, less the one that the steady state opens with.
 int64_t WarmUp(int64_t devices, int64_t device, int64_t per_device, int64_t micro_batches) {
-  return std::min(per_device * micro_batches, 2 * (devices - 1 - device) + (per_device - 1) * devices);
+  const int64_t group = Groups(devices, micro_batches).Largest();
+  return std::min(per_device * micro_batches, 2 * (devices - 1 - device) + (per_device - 1) * group);
 }
 
 }  // namespace
@@ -45,10 +78,15 @@ int64_t InterleavedInFlight(const StageInFlight& at) {
     return OneByOneInFlight(at);
   }
   const int64_t per_device = at.stages / at.devices;
-  const int64_t group = at.stages;
-  // Counts, of the first `count` forwards of the device, those of its `turn`-th stage.
+  const Groups groups(at.devices, at.micro_batches);
+  // Of the first `count` forwards or backwards of the device, those of its stage that comes `turn`-th in every group.
   const auto of_stage = [&](int64_t count, int64_t turn) {
-    return count / group * at.devices + std::clamp<int64_t>(count % group - turn * at.devices, 0, at.devices);
+    if (count >= per_device * at.micro_batches) {
+      return at.micro_batches;
+    }
+    const int64_t group = groups.GroupOf(count, per_device);
+    const int64_t in_group = count - groups.Before(group) * per_device;
+    return groups.Before(group) + std::clamp<int64_t>(in_group - turn * groups.SizeOf(group), 0, groups.SizeOf(group));
   };
   const int64_t turn = at.stage / at.devices;
   const int64_t back_turn = per_device - 1 - turn;
@@ -57,24 +95,27 @@ int64_t InterleavedInFlight(const StageInFlight& at) {
   if (last < 0) {
     return at.micro_batches;
   }
-  // The count is greatest before the stage's backwards of a group begin, or after its forwards of a group.
-  const int64_t forwards_end = ((turn + 1) * at.devices - 1 - warm_up % group + group) % group;
   int64_t most = 0;
-  for (const int64_t backwards : {int64_t{0}, back_turn * at.devices, forwards_end, last}) {
-    const int64_t done = std::min(backwards, last);
+  const auto look = [&](int64_t backwards) {
+    const int64_t done = std::clamp<int64_t>(backwards, 0, last);
     most = std::max(most, of_stage(warm_up + done + 1, turn) - of_stage(done, back_turn));
+  };
+  // It is most before the stage's backwards of a group begin, or after its forwards of a group. All groups of a size
+  // are alike, but for those near the other size and the end.
+  constexpr int64_t kNear = 4;
+  look(last);
+  for (const int64_t edge : {int64_t{0}, groups.larger(), groups.count()}) {
+    for (int64_t group = std::max<int64_t>(0, edge - kNear); group < std::min(groups.count(), edge + kNear); ++group) {
+      const int64_t begin = groups.Before(group) * per_device;
+      look(begin + back_turn * groups.SizeOf(group));
+      look(begin + (turn + 1) * groups.SizeOf(group) - warm_up - 1);
+    }
   }
   return most;
 }
 
 absl::StatusOr<Schedule> MakeInterleaved(const PipelineShape& shape, std::span<const int32_t> /*boundary_delta_n*/,
                                          const ScheduleCosts& /*costs*/) {
-  if (shape.micro_batches % shape.devices != 0) {
-    return absl::InvalidArgumentError(
-        fmt::format("schedule interleaved runs micro-batches in groups of as many as there are devices: {} "
-                    "micro-batches are not a multiple of {}",
-                    shape.micro_batches, shape.devices));
-  }
   if (shape.stages == shape.devices) {
     return MakeOneFOneB(shape, {}, {});
   }

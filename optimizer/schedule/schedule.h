@@ -62,12 +62,4 @@ struct Schedule {
   friend bool operator==(const Schedule&, const Schedule&) = default;
 };
 
-// CSV: one row per device, one action per cell. Cells may be empty (idle); they are dropped on reading.
-std::string ToCsv(const Schedule& schedule);
-
-// Reads the text of ToCsv (compute-only or lowered). `shape` is the shape that the schedule must have; the validator
-// checks the content. A row may end in CRLF; blanks around a cell and blank rows at the end are ignored.
-// InvalidArgument names row and cell, both counted from 1.
-absl::StatusOr<Schedule> ParseCsv(std::string_view csv, const PipelineShape& shape);
-
 }  // namespace geopipe

@@ -63,9 +63,11 @@ ScheduleRule MakeOneFOneB;
 // does not cross sites.
 ScheduleRule MakeGeoPipe;
 
-// Interleaved 1F1B (Megatron-LM, arXiv 2104.04473): v stages per device, and micro-batches in groups of P: a device
-// runs P forwards of its first stage, P of its second, ..., backwards the other way round, and alternates after 2(P - 1
-// - p) + (v - 1)P forwards. With v = 1 it is 1F1B. Needs micro_batches to be a multiple of P.
+// Interleaved 1F1B (Megatron-LM, arXiv 2104.04473): v stages per device, and micro-batches in groups: a device runs the
+// forwards of a group on its first stage, on its second, ..., backwards the other way round, and alternates after
+// 2(P - 1 - p) + (v - 1)g forwards. With v = 1 it is 1F1B. There are max(1, m / P) groups of g = P where P divides m,
+// as in Megatron-LM, else of up to g micro-batches that differ by one at most; where they do not differ, this is
+// PyTorch's ScheduleInterleaved1F1B.
 ScheduleRule MakeInterleaved;
 int64_t InterleavedInFlight(const StageInFlight& at);
 

@@ -27,8 +27,8 @@ constexpr uint8_t kWeightDone = Bit(ActionKind::kWeightGradient);
 
 class Validator {
  public:
-  Validator(const Schedule& schedule, const ActivationLimits& limits)
-      : schedule_(schedule), shape_(schedule.shape), limits_(limits), outputs_(schedule.shape) {}
+  Validator(const Schedule& schedule, const ActivationLimits& limits, ScheduleFault* fault)
+      : schedule_(schedule), shape_(schedule.shape), limits_(limits), fault_(fault), outputs_(schedule.shape) {}
 
   absl::Status Run() {
     GP_RETURN_IF_ERROR(ValidateShape(shape_));
@@ -54,6 +54,9 @@ class Validator {
   // `stuck`: positions that the grid marks too, one per device.
   absl::Status Fault(int32_t device, int64_t position, std::string_view what,
                      std::span<const int64_t> stuck = {}) const {
+    if (fault_ != nullptr) {
+      *fault_ = {device, position};
+    }
     const auto& actions = schedule_.devices[device];
     const std::string cell = position < std::ssize(actions) ? ToString(actions[position]) : "end of the list";
     return absl::InvalidArgumentError(fmt::format("schedule, device {} position {}, {}: {}\n{}", device, position, cell,
@@ -236,6 +239,7 @@ class Validator {
   const Schedule& schedule_;
   const PipelineShape& shape_;
   const ActivationLimits& limits_;
+  ScheduleFault* const fault_;
   const OutputTable outputs_;
   std::vector<uint8_t> done_;           // [stage * micro_batches + micro_batch]
   std::vector<int32_t> next_backward_;  // [stage]: micro-batch whose B or I is next
@@ -251,8 +255,8 @@ std::pair<int64_t, int64_t> Window(int64_t count, int64_t most, int64_t centre) 
 
 }  // namespace
 
-absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits) {
-  return Validator(schedule, limits).Run();
+absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits, ScheduleFault* fault) {
+  return Validator(schedule, limits, fault).Run();
 }
 
 std::string RenderGrid(const Schedule& schedule, int32_t fault_device, int64_t fault_position,

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "optimizer/model/job_spec.h"
+#include "optimizer/schedule/csv.h"
 #include "proto/wire/archive.h"
 
 namespace geopipe {

@@ -244,8 +244,9 @@ TEST_CASE("a schedule that deadlocks is refused with its cycle, action by action
   CHECK(result.out.empty());
   CHECK(result.err ==
         "error: " + csv +
-            ": schedule, device 0 position 1, 0B0: deadlock: these actions wait for each other in a cycle: 0B0 (device "
-            "0 position 1) waits for 1B0 (device 1 position 2), which stands behind 1F1; 1F1 (device 1 position 1) "
+            ": schedule CSV, row 1, cell 2: device 0 position 1, 0B0: deadlock: these actions wait for each other in a "
+            "cycle: 0B0 (device 0 position 1) waits for 1B0 (device 1 position 2), which stands behind 1F1; 1F1 "
+            "(device 1 position 1) "
             "waits for 0F1 (device 0 position 2), which stands behind 0B0; move one that is waited for ahead of what "
             "it stands behind\n"
             "device   0 | 0F0   >0B0< 0F1   0B1\n"

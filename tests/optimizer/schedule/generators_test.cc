@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "tests/support/random_pipeline.h"

@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/schedule_table.h"
 
 namespace geopipe {

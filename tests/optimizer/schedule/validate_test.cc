@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
 

@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/schedule.h"
 #include "optimizer/scheduler/link_lines.h"
 #include "optimizer/scheduler/reduced_pipeline.h"

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/prepared_simulator.h"

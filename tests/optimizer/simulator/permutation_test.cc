@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/simulator.h"

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/schedule/csv.h"
 #include "tests/support/random_pipeline.h"
 #include "tests/support/seed.h"
 

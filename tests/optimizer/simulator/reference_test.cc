@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/lower_bound.h"

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/simulator/lower_bound.h"
 

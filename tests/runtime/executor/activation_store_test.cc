@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <utility>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <thread>
 
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/lowering.h"
 #include "runtime/executor/executor.h"
 #include "runtime/executor/interruptible_clock.h"

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "optimizer/model/plan/plan_memory.h"
+#include "optimizer/schedule/csv.h"
 #include "tests/runtime/executor/pipeline_run.h"
 
 namespace geopipe {
