@@ -99,7 +99,7 @@ absl::Status Serve(const Flags& flags) {
 int Main(int argc, const char* const* argv) {
   Flags values;
   FlagSet flags("geopipe-agent", "Registers the devices of one node and looks after their workers.");
-  flags.Add("config", &values.config, "FILE", "Configuration file.");
+  flags.AddPath("config", &values.config, "FILE", "Configuration file.");
   flags.Add("keeper", &values.keeper, "DIR",
             "Be the parent of the workers of this state folder; agents start it themselves.");
   flags.Add("set", &values.settings, "KEY=VALUE", "Overrides one key of the configuration; may be repeated.");

@@ -10,6 +10,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
+#include "runtime/base/home_path.h"
 #include "runtime/base/log.h"
 #include "runtime/base/output.h"
 #include "runtime/base/process.h"
@@ -37,7 +38,7 @@ struct CommandLine {
 
 FlagSet Flags(CommandLine* line) {
   FlagSet flags(std::string(kProgram), "Keeps training jobs, plans them and rolls their plans out to the agents.");
-  flags.Add("config", &line->config_path, "FILE", "Configuration file.");
+  flags.AddPath("config", &line->config_path, "FILE", "Configuration file.");
   flags.Add("listen", &line->listen, "HOST:PORT", "Loopback address to listen on; port 0 takes any free one.");
   flags.Add("metrics", &line->metrics, "HOST:PORT", "Loopback address to be scraped at by Prometheus.");
   flags.Add("state-dir", &line->state_dir, "FOLDER", "Folder of the job store.");
@@ -62,6 +63,9 @@ absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
   config.listen = line.listen.value_or(config.listen);
   config.metrics = line.metrics.value_or(config.metrics);
   config.state_dir = line.state_dir.value_or(config.state_dir);
+  if (line.state_dir.has_value()) {
+    GP_RETURN_IF_ERROR(RefuseHome(*line.state_dir));
+  }
   config.die_with_parent = config.die_with_parent || line.die_with_parent;
   if (line.log_level.has_value()) {
     GP_ASSIGN_OR_RETURN(config.log_level, ParseLogLevel(*line.log_level));

@@ -36,7 +36,7 @@ absl::StatusOr<int> RunApply(std::span<const std::string> arguments) {
   RunFlags run;
   std::string job_path;
   FlagSet flags("geopipectl apply", "Submits a job to the coordinator; it is durable when this returns.");
-  flags.Add("file,f", &job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  flags.AddPath("file,f", &job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
   run.Register(flags);
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json", "yaml"});

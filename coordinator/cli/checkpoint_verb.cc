@@ -75,7 +75,7 @@ absl::StatusOr<std::optional<int>> ParsePath(std::string_view sub_verb, std::str
                                              CheckpointList& list) {
   std::string path;
   FlagSet flags(fmt::format("geopipectl checkpoint {}", sub_verb), std::string(summary));
-  flags.Add("path", &path, "DIR", kPathHelp);
+  flags.AddPath("path", &path, "DIR", kPathHelp);
   common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return exit_code;
@@ -172,7 +172,7 @@ absl::StatusOr<int> RunList(std::span<const std::string> arguments) {
   FlagSet flags("geopipectl checkpoint list",
                 "Lists the checkpoints of a job that are complete on all its nodes, or those in a folder here.");
   flags.AddPositional("JOB", &job, false, "Name of the job ('geopipectl get jobs'); or --path.");
-  flags.Add("path", &path, "DIR", kPathHelp);
+  flags.AddPath("path", &path, "DIR", kPathHelp);
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {

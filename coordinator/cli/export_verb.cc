@@ -2,8 +2,9 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cstdio>
+#include <filesystem>
 #include <string>
+#include <system_error>
 
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/quantities.h"
@@ -75,14 +76,15 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
   FlagSet flags("geopipectl export-hf",
                 "Writes the weights of a checkpoint as a directory that Hugging Face's tools load and that a job may "
                 "start from (model.init_from). No server needed.");
-  flags.Add("checkpoint", &checkpoint_path, "DIR", "The checkpoint's folder ('geopipectl checkpoint list').");
-  flags.Add("output", &output, "DIR", "Where to write; it must not exist or be empty.");
+  flags.AddPath("checkpoint", &checkpoint_path, "DIR", "The checkpoint's folder ('geopipectl checkpoint list').");
+  flags.AddPath("output", &output, "DIR", "Where to write; it must not exist or be empty.");
   flags.AddParsed("dtype", "fp32|bf16|fp16", RowOf(options.format).name,
                   "Format of the weights; checkpoints have fp32, which the others round.",
                   [&](std::string_view text) { return ParseFormat(text, options.format); });
-  flags.AddParsed("max-shard-size", "SIZE", "5GB",
-                  "Weights in a file; if the model has more, it gets several and an index.",
-                  [&](std::string_view text) { return ParseShardSize(text, options.max_shard_bytes); });
+  flags.AddParsed(
+      "max-shard-size", "SIZE", "5GB",
+      "Weights in a file, 1KB being 1000 bytes and 1KiB 1024; if the model has more, it gets several and an index.",
+      [&](std::string_view text) { return ParseShardSize(text, options.max_shard_bytes); });
   common.AddFormat(flags);
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -92,6 +94,13 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
   }
   if (output.empty()) {
     return absl::InvalidArgumentError("no output: name a new folder with --output DIR");
+  }
+  std::error_code error;
+  const auto into = std::filesystem::weakly_canonical(output, error)
+                        .lexically_relative(std::filesystem::weakly_canonical(checkpoint_path, error));
+  if (!into.empty() && *into.begin() != "..") {
+    return absl::InvalidArgumentError(
+        fmt::format("--output {} is in the checkpoint itself; choose a folder elsewhere", output));
   }
   absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(checkpoint_path);
   if (!checkpoint.ok()) {

@@ -16,7 +16,7 @@
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/job_spec.h"
-#include "runtime/base/files.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {
@@ -447,12 +447,15 @@ absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& t
   const std::string job = request.job.name;
   GP_ASSIGN_OR_RETURN(const Sweep sweep, MakeSweep(flags, timeline, std::move(request), clock));
   if (!timeline.export_csv.empty()) {
-    GP_RETURN_IF_ERROR(OrFailed(WriteFileAtomically(timeline.export_csv, SweepCsv(sweep))));
+    GP_RETURN_IF_ERROR(OrFailed(WriteOutputFile(timeline.export_csv, SweepCsv(sweep))));
   }
   if (!timeline.export_svg.empty()) {
-    GP_RETURN_IF_ERROR(OrFailed(WriteFileAtomically(
-        timeline.export_svg,
-        SweepToSvg(sweep, fmt::format("{}: {} against 1F1B", job, fmt::join(sweep.schedules, ", "))))));
+    GP_RETURN_IF_ERROR(OrFailed(
+        WriteOutputFile(timeline.export_svg,
+                        SweepToSvg(sweep, fmt::format("{}: {} against 1F1B", job, fmt::join(sweep.schedules, ", "))))));
+  }
+  if (timeline.to_standard_output()) {
+    return kExitOk;
   }
   if (output == OutputFormat::kTable || output == OutputFormat::kWide) {
     PrintOut("{}", SweepText(sweep, TextColumns()));

@@ -314,10 +314,10 @@ std::string ToText(const Planned& planned, View view) {
 absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   PlanFlags options;
   FlagSet flags("geopipectl plan", "Plans a job on a cluster and says what it would do, and why.");
-  flags.Add("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
-  flags.Add("topology", &options.topology_path, "FILE", "Topology file ('geopipectl explain topology').");
-  flags.Add("profile", &options.profile_path, "FILE",
-            "Measured costs ('geopipectl explain profile'), which replace the model and correct it elsewhere.");
+  flags.AddPath("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  flags.AddPath("topology", &options.topology_path, "FILE", "Topology file ('geopipectl explain topology').");
+  flags.AddPath("profile", &options.profile_path, "FILE",
+                "Measured costs ('geopipectl explain profile'), which replace the model and correct it elsewhere.");
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
   flags.Add("seed", &options.seed, "N", "Seed of the search; the job's if not given.");
   flags.Add("attention", &options.attention, "HOW", "dense or blocked on all devices, whatever the topology says.");
@@ -339,6 +339,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
     return absl::InvalidArgumentError("--steps and --sweep-schedules are about --sweep; add it or leave them out");
   }
   GP_ASSIGN_OR_RETURN(PlanRequest request, ReadRequest(options));
+  GP_RETURN_IF_ERROR(options.timeline.Check(flags, FilesOf(options, request.job)));
   if (options.sweep.given() && options.explain) {
     return absl::InvalidArgumentError("--explain is about one plan and --sweep makes many; leave one of them out");
   }
@@ -354,6 +355,9 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   const Timeline timeline{result.schedule, result.costs, planned.simulated,
                           LabelsOfPlan(result.plan, result.prediction.lower_bound_ns)};
   GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));
+  if (options.timeline.to_standard_output()) {
+    return kExitOk;
+  }
   const OutputFormat output = options.common.output;
   if (output == OutputFormat::kJson || output == OutputFormat::kYaml) {
     PrintDocument(ToJson(planned), output);

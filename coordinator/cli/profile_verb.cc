@@ -2,6 +2,7 @@
 #include <fmt/format.h>
 
 #include "coordinator/cli/control_client.h"
+#include "coordinator/cli/output_files.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/profile_file.h"
 #include "optimizer/base/quantities.h"
@@ -17,7 +18,7 @@ absl::StatusOr<int> RunProfile(std::span<const std::string> arguments) {
   std::string output;
   FlagSet flags("geopipectl profile", "Writes what a job's workers have measured, as a file for 'plan --profile'.");
   flags.AddPositional("JOB", &name, true, "Name of the job.");
-  flags.Add("export-profile", &output, "FILE", "Where to write it; JOB.profile.yaml if not given.");
+  flags.AddPath("export-profile", &output, "FILE", "Where to write it; JOB.profile.yaml if not given.");
   common.AddServer(flags);
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -33,9 +34,9 @@ absl::StatusOr<int> RunProfile(std::span<const std::string> arguments) {
                     "costs are given measures nothing",
                     name)));
   }
-  GP_RETURN_IF_ERROR(OrFailed(WriteProfileFile(output, profile)));
-  fmt::print("{} of batch shapes and {} of messages written to {}\n",
-             Counted(std::ssize(profile.entries), "measurement"), profile.messages.size(), output);
+  GP_RETURN_IF_ERROR(OrFailed(WriteOutputFile(output, FormatProfile(profile))));
+  PrintTo(output == kStandardStream ? stderr : stdout, "{} of batch shapes and {} of messages written to {}\n",
+          Counted(std::ssize(profile.entries), "measurement"), profile.messages.size(), output);
   return kExitOk;
 }
 

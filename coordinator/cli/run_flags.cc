@@ -21,7 +21,7 @@ void RunFlags::Register(FlagSet& flags) {
       "Let every action take as long as the plan's costs say, with real arithmetic inside. The costs are those of "
       "--case, or of the devices that a topology or the agents describe; else they are measured.");
   flags.Add("resume", &resume, "Go on from the newest checkpoint below the job's checkpoint.path.");
-  flags.Add("case", &case_path, "FILE", "Explicit costs ('geopipectl explain case') for paced and modelled runs.");
+  flags.AddPath("case", &case_path, "FILE", "Explicit costs ('geopipectl explain case') for paced and modelled runs.");
 }
 
 absl::StatusOr<RunOptions> RunFlags::Resolve() const {

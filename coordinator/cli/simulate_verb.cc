@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <string>
 #include <utility>
@@ -226,7 +227,7 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   SimulateFlags options;
   FlagSet flags("geopipectl simulate",
                 "Simulates one iteration of a pipeline schedule under the costs of a case file.");
-  flags.Add("file,f", &options.case_path, "CASE.yaml", "Case file ('geopipectl explain case').");
+  flags.AddPath("file,f", &options.case_path, "CASE.yaml", "Case file ('geopipectl explain case').");
   flags.Add("schedule", &options.schedule, "NAME", fmt::format("{}: the best that a search finds.", ScheduleNames()));
   flags.Add("delta-n", &options.delta_n, "N[,N…]",
             fmt::format("ΔN of {}: one for all crossings or one for each; 1 if not given.",
@@ -245,7 +246,7 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   const Timeline timeline = TimelineOf(simulated);
   GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));
   if (options.common.output == OutputFormat::kTable) {
-    fmt::print("{}{}", ToText(simulated, TextColumns()),
+    PrintOut("{}{}", ToText(simulated, TextColumns()),
                options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
   } else {
     PrintDocument(ToJson(simulated), options.common.output);

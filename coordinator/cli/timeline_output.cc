@@ -3,30 +3,49 @@
 #include <fmt/format.h>
 
 #include "coordinator/cli/render/plan_output.h"
+#include <array>
 #include "coordinator/cli/render/timeline.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/base/files.h"
+#include "optimizer/schedule/csv.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {
 
 void TimelineFlags::Add(FlagSet& flags) {
-  flags.Add("export-csv", &export_csv, "FILE", "Write the lowered schedule, one row per device.");
-  flags.Add("export-trace", &export_trace, "FILE", "Write the timeline for Perfetto or chrome://tracing.");
-  flags.Add("export-svg", &export_svg, "FILE", "Write the timeline as a picture.");
+  flags.AddPath("export-csv", &export_csv, "FILE",
+                "Write the lowered schedule, one row per device; - for standard output.");
+  flags.AddPath("export-trace", &export_trace, "FILE", "Write the timeline for Perfetto or chrome://tracing.");
+  flags.AddPath("export-svg", &export_svg, "FILE", "Write the timeline as a picture.");
   flags.Add("gantt", &gantt, "Draw the timeline here, as wide as the terminal ($COLUMNS).");
+}
+
+bool TimelineFlags::to_standard_output() const {
+  return export_csv == kStandardStream || export_trace == kStandardStream || export_svg == kStandardStream;
+}
+
+absl::Status TimelineFlags::Check(const FlagSet& flags, std::span<const NamedFile> inputs) const {
+  GP_RETURN_IF_ERROR(CheckOutputs(
+      inputs, std::array<NamedFile, 3>{
+                  {{"--export-csv", export_csv}, {"--export-trace", export_trace}, {"--export-svg", export_svg}}}));
+  for (const std::string_view other : {"gantt", "format"}) {
+    if (to_standard_output() && flags.given(other)) {
+      return absl::InvalidArgumentError(
+          fmt::format("an export to - takes the place of the report; leave --{} out, or name a file", other));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ExportTimeline(const TimelineFlags& flags, const Timeline& timeline) {
   if (!flags.export_csv.empty()) {
-    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_csv, ToCsv(timeline.schedule)));
+    GP_RETURN_IF_ERROR(WriteOutputFile(flags.export_csv, ToCsv(timeline.schedule)));
   }
   if (!flags.export_trace.empty()) {
     GP_RETURN_IF_ERROR(
-        WriteFileAtomically(flags.export_trace, ToChromeTrace(timeline.result, timeline.costs, timeline.labels)));
+        WriteOutputFile(flags.export_trace, ToChromeTrace(timeline.result, timeline.costs, timeline.labels)));
   }
   if (!flags.export_svg.empty()) {
-    GP_RETURN_IF_ERROR(WriteFileAtomically(flags.export_svg, ToSvg(timeline.result, timeline.costs, timeline.labels)));
+    GP_RETURN_IF_ERROR(WriteOutputFile(flags.export_svg, ToSvg(timeline.result, timeline.costs, timeline.labels)));
   }
   return absl::OkStatus();
 }

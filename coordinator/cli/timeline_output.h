@@ -4,8 +4,10 @@
 
 #include <absl/status/status.h>
 
+#include <span>
 #include <string>
 
+#include "coordinator/cli/output_files.h"
 #include "coordinator/cli/render/timeline_labels.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan/plan_params.h"
@@ -23,6 +25,10 @@ struct TimelineFlags {
 
   // --export-csv, --export-trace, --export-svg and --gantt. Must outlive the parsing.
   void Add(FlagSet& flags);
+  // Before anything is made: that no export is one of the files that the command reads, nor another export; and that
+  // one to standard output ("-") is alone there, in place of the report. InvalidArgument names the flags.
+  absl::Status Check(const FlagSet& flags, std::span<const NamedFile> inputs) const;
+  bool to_standard_output() const;
 };
 
 // `result` was recorded; all refer to the same schedule.

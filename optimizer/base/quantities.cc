@@ -28,22 +28,23 @@ constexpr std::array<Unit, 2> kMicroseconds{{{"µs", 1e3}, {"μs", 1e3}}};
 constexpr std::array<Unit, 4> kHumanDurations{{{"ns", 1}, {"µs", 1e3}, {"ms", 1e6}, {"s", 1e9}}};
 constexpr std::array<Unit, 5> kBitRates{
     {{"bps", 1.0 / 8}, {"kbps", 1e3 / 8}, {"Mbps", 1e6 / 8}, {"Gbps", 1e9 / 8}, {"Tbps", 1e12 / 8}}};
-constexpr std::array<Unit, 9> kByteRates{{{"B/s", 1},
-                                          {"kB/s", 1e3},
-                                          {"KiB/s", 1024},
-                                          {"MB/s", 1e6},
-                                          {"MiB/s", 1048576},
-                                          {"GB/s", 1e9},
-                                          {"GiB/s", 1073741824},
-                                          {"TB/s", 1e12},
-                                          {"TiB/s", 1099511627776}}};
+constexpr std::array<Unit, 10> kByteRates{{{"B/s", 1},
+                                           {"kB/s", 1e3},
+                                           {"KB/s", 1e3},
+                                           {"KiB/s", 1024},
+                                           {"MB/s", 1e6},
+                                           {"MiB/s", 1048576},
+                                           {"GB/s", 1e9},
+                                           {"GiB/s", 1073741824},
+                                           {"TB/s", 1e12},
+                                           {"TiB/s", 1099511627776}}};
 constexpr std::array<Unit, 6> kBinarySizes{{{"B", 1},
                                             {"KiB", 1024},
                                             {"MiB", 1048576},
                                             {"GiB", 1073741824},
                                             {"TiB", 1099511627776},
                                             {"PiB", 1125899906842624}}};
-constexpr std::array<Unit, 4> kDecimalSizes{{{"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
+constexpr std::array<Unit, 5> kDecimalSizes{{{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}}};
 
 constexpr double kMaxSeconds = 9e9;
 constexpr double kMaxBytes = 1152921504606846976.0;  // 2^60

@@ -124,6 +124,21 @@ absl::Status ValidateSearch(const JobSpec& job) {
   return ValidateMicroBatches(job);
 }
 
+// A path is whole and has no dots in it where a file was read (PathValue), and may be anything on the wire.
+absl::Status ValidateCheckpointPath(const std::string& path) {
+  constexpr std::string_view kShared = "/dev/shm/";
+  for (const std::string_view system : {"/", "/proc", "/sys", "/dev"}) {
+    const bool is_it = path == system || path == fmt::format("{}/", system);
+    const bool is_below = system != "/" && path.starts_with(fmt::format("{}/", system)) && !path.starts_with(kShared);
+    if (is_it || is_below) {
+      return Invalid(
+          fmt::format("checkpoint.path is {}, {}; name a folder of its own on a disk, like /data/checkpoints", path,
+                      system == "/" ? "the root of the file system" : "which keeps no files"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 int32_t MinStagesPerRank(const JobSpec& job) {
@@ -141,6 +156,7 @@ absl::Status ValidateJob(const JobSpec& job) {
   GP_RETURN_IF_ERROR(ValidateTraining(job.training));
   GP_RETURN_IF_ERROR(ValidateParallelism(job));
   GP_RETURN_IF_ERROR(ValidateSearch(job));
+  GP_RETURN_IF_ERROR(ValidateCheckpointPath(job.checkpoint.path));
   GP_RETURN_IF_ERROR(Require(job.data.format != DataFormat::kTokens || job.data.paths.size() <= 1, "data.path",
                              job.data.paths, "exactly one file when data.format is tokens"));
   GP_RETURN_IF_ERROR(

@@ -10,6 +10,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/home_path.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/wrap.h"
 
@@ -53,6 +54,13 @@ void FlagSet::AddParsed(std::string_view name, std::string_view metavar, std::st
 void FlagSet::Add(std::string_view name, std::string* value, std::string_view metavar, std::string_view help) {
   AddParsed(name, metavar, *value, help, [value](std::string_view text) {
     *value = text;
+    return absl::OkStatus();
+  });
+}
+
+void FlagSet::AddPath(std::string_view name, std::string* value, std::string_view metavar, std::string_view help) {
+  AddParsed(name, metavar, *value, help, [value](std::string_view text) {
+    GP_ASSIGN_OR_RETURN(*value, ExpandHome(text));
     return absl::OkStatus();
   });
 }

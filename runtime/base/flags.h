@@ -32,6 +32,8 @@ class FlagSet {
   // default that the help shows. Targets must outlive Parse.
   void Add(std::string_view name, std::string* value, std::string_view metavar, std::string_view help);
   void Add(std::string_view name, std::optional<std::string>* value, std::string_view metavar, std::string_view help);
+  // A path: `~/` is $HOME (home_path.h).
+  void AddPath(std::string_view name, std::string* value, std::string_view metavar, std::string_view help);
   // Integers of 32 or 64 bits.
   template <std::integral Number>
   void Add(std::string_view name, Number* value, std::string_view metavar, std::string_view help);

@@ -23,7 +23,7 @@ Schema<LinkConfig> LinkSchema() {
                               [](const double& factor) { return factor > 0 && factor <= kMaxSlowdown; }),
            &L::slowdown,
            "Factor by which the shaped link is slower than declared, in latency and bandwidth (rehearsal).")
-      .Key("pacer_path", StringValue(), &L::pacer_path,
+      .Key("pacer_path", PathValue(""), &L::pacer_path,
            "File through which workers share the bandwidth of the link; default in state_dir.");
 }
 
@@ -44,12 +44,12 @@ const Schema<AgentConfig>& AgentConfigSchema() {
           .Key("site", StringValue(), &C::site, "Datacenter of this node; needed.")
           .Key("node", StringValue(), &C::node, "Unique within the site; default <site>-0.")
           .Key("coordinator", StringValue(), &C::coordinator, "host:port; needed.")
-          .Key("state_dir", StringValue(), &C::state_dir,
+          .Key("state_dir", PathValue(""), &C::state_dir,
                "Folder for sockets, logs, pacers and state of the next agent; needed.")
           .Key("metrics", StringValue(), &C::metrics,
                "Loopback address and port that Prometheus scrapes, like 127.0.0.1:9465; the workers take any free port "
                "and write it to state_dir. None when empty.")
-          .Key("worker_binary", StringValue(), &C::worker_binary, "Default: geopipe-worker beside this program.")
+          .Key("worker_binary", PathValue(""), &C::worker_binary, "Default: geopipe-worker beside this program.")
           .Group("devices",
                  Schema<C>()
                      .Key("count", From<int32_t>(1, kMaxDevices, Integer32Value()), &C::devices,

@@ -57,7 +57,7 @@ const Schema<CoordinatorConfig>& CoordinatorConfigSchema() {
                "Loopback address and port to listen on; port 0 takes any free one.")
           .Key("metrics", StringValue(), &CoordinatorConfig::metrics,
                "Loopback address and port that Prometheus scrapes, like 127.0.0.1:9464; none when empty.")
-          .Key("state_dir", StringValue(), &CoordinatorConfig::state_dir, "Folder of jobs.sqlite; made if missing.",
+          .Key("state_dir", PathValue(""), &CoordinatorConfig::state_dir, "Folder of jobs.sqlite; made if missing.",
                Need::kRequired)
           .Group("heartbeat",
                  Schema<CoordinatorConfig>()

@@ -67,6 +67,22 @@ absl::Status FillIn(const YamlDocument& document, JobSpec* job) {
   return AttributeToKey(document, "spec.", ValidateJob(*job));
 }
 
+// What this machine can say of a folder that is on all nodes: that it is no file, nor by way of links one that
+// ValidateJob refuses.
+absl::Status CheckCheckpointFolder(const JobSpec& job) {
+  std::error_code error;
+  if (job.checkpoint.path.empty() || !std::filesystem::exists(job.checkpoint.path, error)) {
+    return absl::OkStatus();
+  }
+  if (!std::filesystem::is_directory(job.checkpoint.path, error)) {
+    return absl::InvalidArgumentError(
+        fmt::format("checkpoint.path is {}, a file; name a folder of its own", job.checkpoint.path));
+  }
+  JobSpec resolved = job;
+  resolved.checkpoint.path = std::filesystem::canonical(job.checkpoint.path, error).string();
+  return error ? absl::OkStatus() : ValidateJob(resolved);
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJobFile(std::string_view text, std::string_view file, const std::filesystem::path& folder,
@@ -79,6 +95,7 @@ absl::StatusOr<JobSpec> ParseJobFile(std::string_view text, std::string_view fil
   if (backend.has_value()) {
     GP_RETURN_IF_ERROR(schema.RefuseInert(document));
     GP_RETURN_IF_ERROR(AttributeToKey(document, "spec.", CheckRun(job)));
+    GP_RETURN_IF_ERROR(AttributeToKey(document, "spec.", CheckCheckpointFolder(job)));
     GP_RETURN_IF_ERROR(AttributeToKey(document, "spec.", CheckCapabilities(job, *backend)));
   }
   return job;

@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -14,6 +15,7 @@
 #include <vector>
 
 #include "coordinator/cli/control_client.h"
+#include "coordinator/cli/output_files.h"
 #include "coordinator/cli/playground/playground_cluster.h"
 #include "coordinator/cli/playground/playground_compare.h"
 #include "coordinator/cli/playground/playground_follower.h"
@@ -262,8 +264,7 @@ absl::StatusOr<std::vector<Outcome>> RunAll(const Rehearsal& rehearsal, const st
 absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, const Rehearsal& rehearsal,
                                               ShutdownSignal& shutdown) {
   std::FILE* const lines = flags.common.output == OutputFormat::kTable ? stdout : stderr;
-  const std::filesystem::path folder =
-      (std::filesystem::absolute(flags.output) / fmt::format("{}.playground", rehearsal.job.name)).lexically_normal();
+  const std::filesystem::path folder = FolderOf(flags, rehearsal.job);
   GP_RETURN_IF_ERROR(MakeFolder(folder));
   const absl::StatusOr<UniqueFd> lock = LockFile(folder / "lock");
   if (absl::IsAlreadyExists(lock.status())) {
@@ -350,17 +351,17 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
       "geopipectl playground",
       "Starts a coordinator, agents and workers on this machine with shaped links between the sites, trains a "
       "job, and leaves nothing running.");
-  flags.Add("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
-  flags.Add("job", &options.job_path, "JOB.yaml", "The same as --file.");
+  flags.AddPath("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  flags.AddPath("job", &options.job_path, "JOB.yaml", "The same as --file.");
   flags.Add("sites", &options.sites, "N", "Sites of one device each, or of more when the job asks for more stages.");
   flags.Add("link", &options.link, "latency=T,bandwidth=B", "The link between every two sites; latency is one way.");
-  flags.Add("topology", &options.topology_path, "FILE", "Sites and links of a topology file instead.");
+  flags.AddPath("topology", &options.topology_path, "FILE", "Sites and links of a topology file instead.");
   options.run.Register(flags);
   flags.Add("compare", &options.compare, "VARIANT,…",
             "Run several schedules one after the other and compare them: 1f1b:blocking,1f1b,geopipe.");
   flags.Add("slowdown", &options.slowdown, "WHAT:FACTOR",
             "Make stage=N or link=A-B slower than the plan knows, to see it noticed.");
-  flags.Add("output", &options.output, "DIR", "Where the report and the logs go.");
+  flags.AddPath("output", &options.output, "DIR", "Where the report and the logs go.");
   flags.Add("keep", &options.keep, "Keep the state folder.");
   options.common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
@@ -378,6 +379,7 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
     }
   }
   GP_ASSIGN_OR_RETURN(const Rehearsal rehearsal, Prepare(options));
+  GP_RETURN_IF_ERROR(CheckFolder(options, rehearsal.job));
   GP_ASSIGN_OR_RETURN(const auto shutdown, OrFailed(ShutdownSignal::Install()));
   const absl::StatusOr<std::vector<Outcome>> outcomes = Rehearse(options, rehearsal, *shutdown);
   if (!outcomes.ok()) {

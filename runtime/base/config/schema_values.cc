@@ -11,6 +11,8 @@
 #include <limits>
 
 #include "optimizer/base/quantities.h"
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/home_path.h"
 
 namespace geopipe {
 namespace {
@@ -111,7 +113,12 @@ ValueType<std::string> PathValue(std::string base) {
   return TextValue<std::string>(
       "path",
       [base = std::move(base)](const std::string& text) -> absl::StatusOr<std::string> {
-        return text.empty() ? text : (std::filesystem::path(base) / text).lexically_normal().string();
+        if (base.empty()) {
+          GP_RETURN_IF_ERROR(RefuseHome(text));
+          return text.empty() ? text : std::filesystem::path(text).lexically_normal().string();
+        }
+        GP_ASSIGN_OR_RETURN(const std::string whole, ExpandHome(text));
+        return text.empty() ? text : (std::filesystem::path(base) / whole).lexically_normal().string();
       },
       &YamlText, [](const Draw& draw) { return YamlText(fmt::format("/{}", SampleText(draw))); });
 }

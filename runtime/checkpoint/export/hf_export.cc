@@ -1,10 +1,12 @@
 #include "runtime/checkpoint/export/hf_export.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <cmath>
 #include <filesystem>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <system_error>
@@ -14,6 +16,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
+#include "runtime/base/files.h"
 #include "runtime/checkpoint/manifest.h"
 #include "runtime/checkpoint/new_file.h"
 #include "runtime/manifest/hf_config.h"
@@ -38,30 +41,34 @@ class OutputFolder {
     for (const std::string& file : files_) {
       fs::remove(file, ignored);
     }
+    if (lock_.valid()) {
+      fs::remove(PathOf(kLockName), ignored);
+    }
     if (made_) {
       fs::remove(path_, ignored);  // which leaves the files of others
     }
   }
 
+  // The folder, empty and for this export alone. AlreadyExists: it is neither.
   absl::Status Make() {
     std::error_code error;
-    if (fs::exists(path_, error)) {
-      const bool is_folder = fs::is_directory(path_, error);
-      if (is_folder && fs::is_empty(path_, error)) {
-        return absl::OkStatus();
-      }
-      if (error) {
-        return CheckpointIoError(path_, "read", error.value());
-      }
-      return absl::AlreadyExistsError(
-          fmt::format("{}: is {}; remove it or choose another folder", path_, is_folder ? "not empty" : "no folder"));
+    if (fs::exists(path_, error) && !fs::is_directory(path_, error)) {
+      return absl::AlreadyExistsError(fmt::format("{}: is no folder; remove it or choose another folder", path_));
     }
-    fs::create_directories(path_, error);
+    const bool made = fs::create_directories(path_, error);
     if (error) {
       return CheckpointIoError(path_, "made", error.value());
     }
-    made_ = true;
-    return SyncFolder(path_ + "/..");
+    made_ = made;
+    GP_RETURN_IF_ERROR(Lock());
+    const bool is_empty = std::distance(fs::directory_iterator(path_, error), fs::directory_iterator()) == 1;
+    if (error) {
+      return CheckpointIoError(path_, "read", error.value());
+    }
+    if (!is_empty) {
+      return absl::AlreadyExistsError(fmt::format("{}: is not empty; remove it or choose another folder", path_));
+    }
+    return made ? SyncFolder(path_ + "/..") : absl::OkStatus();
   }
 
   std::string PathOf(std::string_view name) const { return fmt::format("{}/{}", path_, name); }
@@ -83,9 +90,29 @@ class OutputFolder {
   }
 
  private:
+  static constexpr std::string_view kLockName = ".geopipe-export.lock";
+
+  // Another export may be at work, or have just ended and taken its lock's file away while this one waited to open it.
+  absl::Status Lock() {
+    const std::string file = PathOf(kLockName);
+    absl::StatusOr<UniqueFd> lock = LockFile(file);
+    struct stat held {};
+    struct stat there {};
+    const bool is_there = lock.ok() && fstat(lock->get(), &held) == 0 && stat(file.c_str(), &there) == 0 &&
+                          held.st_dev == there.st_dev && held.st_ino == there.st_ino;
+    if (absl::IsAlreadyExists(lock.status()) || absl::IsNotFound(lock.status()) || (lock.ok() && !is_there)) {
+      return absl::AlreadyExistsError(
+          fmt::format("{}: another export writes there; wait for it or choose another folder", path_));
+    }
+    GP_RETURN_IF_ERROR(lock.status());
+    lock_ = *std::move(lock);
+    return absl::OkStatus();
+  }
+
   std::string path_;
   std::vector<std::string> files_;
   bool made_ = false;
+  UniqueFd lock_;
 };
 
 using Shard = std::vector<DeclaredTensor>;

@@ -22,6 +22,9 @@ TEST_CASE("Quantities are read in base units") {
   CHECK(ParseBandwidth("1.6TB/s").value() == 1.6e12);
   CHECK(ParseBytes("64GiB").value() == int64_t{64} << 30);
   CHECK(ParseBytes("1kB").value() == 1000);
+  CHECK(ParseBytes("300KB").value() == 300'000);  // as Hugging Face writes it
+  CHECK_FALSE(ParseBytes("300kib").ok());
+  CHECK_FALSE(ParseBytes("300Kb").ok());
   CHECK(ParseRatio("15%").value() == 0.15);
   CHECK(ParseNumber("3.0e-4").value() == 3e-4);
   CHECK(ParseInteger("1e6").value() == 1'000'000);

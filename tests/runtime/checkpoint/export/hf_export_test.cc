@@ -73,6 +73,31 @@ WeightValues Values(float scale) {
   };
 }
 
+TEST_CASE("of two exports to one folder at once one wins, and the other is told") {
+  const TempDir dir;
+  const std::string folder = WrittenCheckpoint(dir.path(), SmallModel(2), 9);
+  const std::string output = dir.path() + "/out";
+  for (const bool is_there : {false, true}) {
+    fs::remove_all(output);
+    if (is_there) {
+      fs::create_directory(output);
+    }
+    int refused = 0;
+    HfExportOptions options;
+    options.progress = [&](int64_t, int64_t) {
+      const absl::Status status = Refused(folder, output);
+      CHECK(absl::IsAlreadyExists(status));
+      CHECK(status.message() == output + ": another export writes there; wait for it or choose another folder");
+      ++refused;
+      return absl::OkStatus();
+    };
+    const HfExportSummary summary = Exported(folder, output, options);
+    CHECK(refused > 0);
+    CHECK(summary.files == 1);
+    CHECK(Names(output) == Strings{"config.json", "model.safetensors"});
+  }
+}
+
 TEST_CASE("an export in fp32 has the checkpoint's bits, and a job reads the same model") {
   const bool tied = GENERATE(false, true);
   CAPTURE(tied);

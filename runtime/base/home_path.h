@@ -1,0 +1,20 @@
+// `~` in paths. A shell expands it in its own words, but not in a file's, nor behind `=`; taken literally it makes a
+// folder of that name. The command line stands for the person who types, so `~` there is their home; a daemon's home is
+// another, so it takes whole paths alone.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <string>
+#include <string_view>
+
+namespace geopipe {
+
+// `path` with `~` or `~/` at its begin replaced by $HOME. InvalidArgument: `~user`, or no $HOME to put there.
+absl::StatusOr<std::string> ExpandHome(std::string_view path);
+
+// InvalidArgument: `path` begins with `~`.
+absl::Status RefuseHome(std::string_view path);
+
+}  // namespace geopipe
