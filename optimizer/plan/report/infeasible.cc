@@ -274,6 +274,24 @@ std::vector<std::string> ParallelRemedies(const Question& question) {
   return remedies;
 }
 
+// Degrees left to the planner, where the job gives a tensor degree that none of the pipelines on these devices goes
+// with.
+std::optional<std::string> AutoDegrees(const JobSpec& asked, const Question& question) {
+  if (asked.parallelism.tensor == 0) {
+    return std::nullopt;
+  }
+  for (int64_t tensor = 1; tensor <= asked.model.num_attention_heads; tensor *= 2) {
+    Question changed = question;
+    changed.job.parallelism.tensor = tensor;
+    changed.job.parallelism.pipeline = 0;
+    if (tensor != asked.parallelism.tensor && Fits(changed)) {
+      return fmt::format("parallelism.tensor auto{} (it fits with tensor {})",
+                         asked.parallelism.pipeline == 0 ? "" : ", and pipeline auto", tensor);
+    }
+  }
+  return std::nullopt;
+}
+
 // The degrees that the job left to the planner: no others need less memory.
 std::string ChosenDegrees(const JobSpec& asked, const Shape& frugal, int64_t stages) {
   const ParallelismSpec& parallelism = asked.parallelism;
@@ -321,6 +339,11 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
   }
   for (auto& group : {ParallelRemedies(question), NumericRemedies(question)}) {
     remedies.insert(remedies.end(), group.begin(), group.end());
+  }
+  const bool names_tensor = std::ranges::any_of(
+      remedies, [](const std::string& remedy) { return remedy.starts_with("parallelism.tensor "); });
+  if (auto degrees = AutoDegrees(request.job, question); degrees.has_value() && !names_tensor) {
+    remedies.push_back(*std::move(degrees));
   }
   return absl::FailedPreconditionError(fmt::format(
       "the job does not fit: stage {} on site \"{}\" needs {} per device of {}{} even at {}micro_batch_size {}, "

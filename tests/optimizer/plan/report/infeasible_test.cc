@@ -31,6 +31,30 @@ TEST_CASE("4.5 GiB devices cannot hold a 13B stage without recomputation: stage,
   CHECK_THAT(message, Contains("parallelism.recompute full"));
 }
 
+TEST_CASE("a job that pins a tensor degree too small for its devices is told to leave it to the planner") {
+  PlanRequest request;
+  request.job = test::Llama13bJob();
+  request.job.model = *ModelPreset("llama-2-70b");
+  request.job.parallelism.tensor = 1;
+  request.job.parallelism.pipeline = 16;
+  request.job.parallelism.sequence_parallel = false;
+  request.job.placement.sites = {};
+  request.job.search.micro_batch_size = {1};
+  request.job.search.sequence_length = {4096};
+  request.cluster = test::ThreeRegions(80 * test::kGiB);
+  request.cluster.sites.resize(1);
+  request.cluster.sites.front().nodes = 2;
+  request.cluster.sites.front().network = {.bandwidth_bytes_per_s = 50e9, .latency_ns = 10'000};
+  request.cluster.links.clear();
+  request.refine = false;
+  const std::string message = Refusal(request);
+  INFO(message);
+  CHECK_THAT(message, Contains("parallelism.tensor auto, and pipeline auto (it fits with tensor "));
+  request.job.parallelism.tensor = 0;
+  request.job.parallelism.pipeline = 0;
+  CHECK(MakePlan(request).ok());
+}
+
 TEST_CASE("every remedy that is named works, and one less does not") {
   PlanRequest request = test::PaperRequest();
   request.cluster = test::ThreeRegions(9 * test::kGiB / 2);
