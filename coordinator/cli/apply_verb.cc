@@ -3,6 +3,7 @@
 
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/run_flags.h"
@@ -19,7 +20,8 @@ namespace {
 
 absl::StatusOr<v1::ApplyJobRequest> ReadRequest(const std::string& job_path, const RunFlags& run_flags) {
   GP_ASSIGN_OR_RETURN(const RunOptions run, run_flags.Resolve());
-  GP_ASSIGN_OR_RETURN(const JobSpec job, ReadJobFile(job_path, run.backend));
+  GP_ASSIGN_OR_RETURN(JobSpec job, ReadJobFile(job_path, run.backend));
+  GP_ASSIGN_OR_RETURN(job, RunFlags::WithSchedule(run, job_path, std::move(job)));
   if (const std::optional<std::string> warning = ShardingWarning(job); warning.has_value()) {
     PrintErr("warning: {}\n", *warning);
   }

@@ -27,6 +27,7 @@
 #include "optimizer/plan/alternatives.h"
 #include "optimizer/plan/choice_costs.h"
 #include "optimizer/plan/frugal_plan.h"
+#include "optimizer/plan/given_schedule.h"
 #include "optimizer/plan/omissions.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/report/baselines.h"
@@ -59,6 +60,7 @@ struct PlanFlags {
   std::string attention;
   std::string roofline;
   std::string reserve;
+  std::string schedule_csv;
   bool explain = false;
   TimelineFlags timeline;
   SweepFlags sweep;
@@ -125,7 +127,22 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   }
   GP_RETURN_IF_ERROR(OverrideDevices(flags, request.cluster));
   request.job = JobOnCluster(std::move(request.job), request.cluster);
+  if (!flags.schedule_csv.empty()) {
+    GP_ASSIGN_OR_RETURN(request.schedule, ReadScheduleFile(flags.schedule_csv));
+    const absl::Status status = JobWithSchedule(request.job, request.schedule->shape).status();
+    GP_RETURN_IF_ERROR(AttributeToJobFile(flags.job_path, status));
+  }
   return request;
+}
+
+// What the command reads.
+std::vector<NamedFile> FilesOf(const PlanFlags& flags, const JobSpec& job) {
+  std::vector<NamedFile> files = FilesOfJob(job);
+  files.insert(files.end(), {{"-f", flags.job_path},
+                             {"--topology", flags.topology_path},
+                             {"--profile", flags.profile_path},
+                             {"--schedule-csv", flags.schedule_csv}});
+  return files;
 }
 
 absl::StatusOr<Explanation> Explain(const PlanRequest& request, const Planned& planned) {
@@ -134,7 +151,9 @@ absl::StatusOr<Explanation> Explain(const PlanRequest& request, const Planned& p
   GP_ASSIGN_OR_RETURN(explanation.plan, ExplainPlan(request.job, planned.result, planned.simulated));
   GP_ASSIGN_OR_RETURN(explanation.time,
                       BreakDownTime(request.job, request.cluster, source, planned.result, planned.simulated));
-  explanation.choices = CostsOfChoices(request, planned.result);
+  if (!request.schedule.has_value()) {
+    explanation.choices = CostsOfChoices(request, planned.result);
+  }
   return explanation;
 }
 
@@ -150,6 +169,7 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   PlanRequest alone = request;
   alone.weigh_memory = false;
   alone.parallel_for = {};
+  alone.schedule.reset();  // a given schedule is of the pipeline over all sites
   alone.should_stop = [&] { return failed || clock.NowNs() >= deadline_ns; };
   SitePlanner sites(std::move(alone));
   // Sites are planned meanwhile: the plan plays no part in that.
@@ -324,6 +344,8 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   flags.Add("roofline", &options.roofline, "HOW", "block or operation on all devices, whatever the topology says.");
   flags.Add("reserve", &options.reserve, "BYTES",
             "Memory of each device that no plan may use, whatever the topology says.");
+  flags.AddPath("schedule-csv", &options.schedule_csv, "FILE",
+                "Plan with exactly this schedule, a row for each pipeline rank, as PyTorch and --export-csv write it.");
   flags.Add("explain", &options.explain,
             "Say where the iteration goes, what each choice costs, what binds each stage and what would help.");
   options.timeline.Add(flags);
@@ -337,6 +359,9 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   }
   if (!options.sweep.given() && (flags.given("steps") || flags.given("sweep-schedules"))) {
     return absl::InvalidArgumentError("--steps and --sweep-schedules are about --sweep; add it or leave them out");
+  }
+  if (options.sweep.given() && flags.given("schedule-csv")) {
+    return absl::InvalidArgumentError("--schedule-csv is of one plan and --sweep makes many; leave one of them out");
   }
   GP_ASSIGN_OR_RETURN(PlanRequest request, ReadRequest(options));
   GP_RETURN_IF_ERROR(options.timeline.Check(flags, FilesOf(options, request.job)));

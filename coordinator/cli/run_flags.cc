@@ -2,11 +2,16 @@
 
 #include <fmt/format.h>
 
+#include <utility>
+
+#include "coordinator/cli/schedule_file.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/case_file.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/capabilities.h"
-#include "optimizer/model/job_spec.h"
+#include "optimizer/plan/given_schedule.h"
+#include "optimizer/schedule/csv.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 
@@ -14,6 +19,8 @@ void RunFlags::Register(FlagSet& flags) {
   flags.Add("iterations", &iterations, "N", "Stop after N iterations; 0: the job's own count.");
   flags.Add("schedule", &schedule, "NAME", fmt::format("Overrides the job's search.schedule: {}.", ScheduleNames()));
   flags.Add("delta-n", &delta_n, "N[,N…]", "Fix ΔN (one for all crossings, or one for each) instead of searching it.");
+  flags.AddPath("schedule-csv", &schedule_csv, "FILE",
+                "Run exactly this schedule, a row for each pipeline rank, as PyTorch and --export-csv write it.");
   flags.Add("comm", &comm, "MODE", "nonblocking, or blocking to compare with.");
   flags.Add("backend", &backend, "NAME", "cpu, or modelled: no arithmetic, the modelled time and true message sizes.");
   flags.Add(
@@ -26,6 +33,15 @@ void RunFlags::Register(FlagSet& flags) {
 
 absl::StatusOr<RunOptions> RunFlags::Resolve() const {
   RunOptions run;
+  if (!schedule_csv.empty() && (!schedule.empty() || !delta_n.empty())) {
+    return absl::InvalidArgumentError(
+        fmt::format("--{} is given beside --schedule-csv, which says the whole schedule; leave one of them out",
+                    schedule.empty() ? "delta-n" : "schedule"));
+  }
+  if (!schedule_csv.empty()) {
+    GP_ASSIGN_OR_RETURN(const Schedule given, ReadScheduleFile(schedule_csv));
+    run.schedule_csv = ToCsv(given);
+  }
   if (!schedule.empty()) {
     GP_ASSIGN_OR_RETURN(run.schedule, ParseScheduleKind(schedule));
   }
@@ -58,6 +74,14 @@ absl::StatusOr<RunOptions> RunFlags::Resolve() const {
   run.stop_after_iterations = iterations;
   run.resume = resume;
   return run;
+}
+
+absl::StatusOr<JobSpec> RunFlags::WithSchedule(const RunOptions& run, const std::string& job_path, JobSpec job) {
+  if (run.schedule_csv.empty()) {
+    return job;
+  }
+  absl::StatusOr<JobSpec> with = JobWithSchedule(std::move(job), run.schedule_csv);
+  return with.ok() ? std::move(with) : AttributeToJobFile(job_path, with.status());
 }
 
 }  // namespace geopipe

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
 #include "runtime/base/flags.h"
 
@@ -15,6 +16,7 @@ struct RunFlags {
   std::string schedule;
   std::string comm = "nonblocking";
   std::string delta_n;
+  std::string schedule_csv;
   std::string backend = "cpu";
   std::string case_path;
   bool pace = false;
@@ -23,8 +25,10 @@ struct RunFlags {
 
   void Register(FlagSet& flags);
 
-  // Reads the case file when one is named. InvalidArgument names the flag.
+  // Reads the case file and the schedule when they are named. InvalidArgument names the flag.
   absl::StatusOr<RunOptions> Resolve() const;
+  // The job at `job_path` with the pipeline of a schedule that `run` gives, else as it is. Errors name the job file.
+  static absl::StatusOr<JobSpec> WithSchedule(const RunOptions& run, const std::string& job_path, JobSpec job);
 };
 
 }  // namespace geopipe

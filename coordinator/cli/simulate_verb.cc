@@ -96,7 +96,7 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
   Schedule schedule;
   if (!flags.schedule_csv.empty()) {
     simulated.schedule = "csv";
-    GP_ASSIGN_OR_RETURN(schedule, ReadSchedule(flags.schedule_csv, costs.shape));
+    GP_ASSIGN_OR_RETURN(schedule, ReadScheduleFile(flags.schedule_csv, costs.shape));
   } else {
     GP_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleKind(flags.schedule));
     simulated.schedule = flags.schedule;
@@ -233,7 +233,7 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
             fmt::format("ΔN of {}: one for all crossings or one for each; 1 if not given.",
                         ScheduleNames(&ScheduleRow::uses_delta_n)));
   flags.Add("comm", &options.comm, "MODE", "nonblocking, blocking or rendezvous; the case file's if not given.");
-  flags.Add("schedule-csv", &options.schedule_csv, "FILE", "Simulate this schedule instead of a named one.");
+  flags.AddPath("schedule-csv", &options.schedule_csv, "FILE", "Simulate this schedule instead of a named one.");
   options.timeline.Add(flags);
   options.common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
@@ -242,6 +242,14 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   if (options.case_path.empty()) {
     return absl::InvalidArgumentError("no case file: name one with -f CASE.yaml");
   }
+  for (const std::string_view other : {"schedule", "delta-n"}) {
+    if (flags.given("schedule-csv") && flags.given(other)) {
+      return absl::InvalidArgumentError(fmt::format(
+          "--{} is given beside --schedule-csv, which says the whole schedule; leave one of them out", other));
+    }
+  }
+  GP_RETURN_IF_ERROR(options.timeline.Check(
+      flags, std::array<NamedFile, 2>{{{"-f", options.case_path}, {"--schedule-csv", options.schedule_csv}}}));
   GP_ASSIGN_OR_RETURN(const Simulated simulated, SimulateCase(options));
   const Timeline timeline = TimelineOf(simulated);
   GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));

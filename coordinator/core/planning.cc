@@ -8,6 +8,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/capabilities.h"
 #include "optimizer/plan/given_costs.h"
+#include "optimizer/plan/given_schedule.h"
 #include "optimizer/plan/planner.h"
 #include "optimizer/schedule/csv.h"
 #include "runtime/manifest/job_manifest.h"
@@ -68,6 +69,16 @@ absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
     return absl::InvalidArgumentError(
         fmt::format("iterations is {}; it must be positive, or 0 for all of the job's", run.stop_after_iterations));
   }
+  if (!run.schedule_csv.empty() && (run.schedule.has_value() || !run.delta_n.empty())) {
+    return absl::InvalidArgumentError(
+        "a schedule is given action by action, and its name or ΔN too; leave one of them out");
+  }
+  if (run.schedule == ScheduleKind::kCsv) {
+    return absl::InvalidArgumentError("schedule csv has no actions; give the file with --schedule-csv");
+  }
+  if (!run.schedule_csv.empty()) {
+    GP_RETURN_IF_ERROR(JobWithSchedule(job, run.schedule_csv).status());
+  }
   if (run.slowdown.has_value() && !run.pace && CapabilitiesOf(run.backend).computes) {
     return absl::InvalidArgumentError("a slower stage can be rehearsed in paced and modelled runs only; add --pace");
   }
@@ -86,16 +97,22 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
                       .costs = input.run.explicit_costs,
                       .method = SearchMethod::kGenetic,
                       .comm = input.run.comm,
+                      .schedule = std::nullopt,
                       .fixed_delta_n = input.run.delta_n,
                       .site_ranks = {},
                       .rank_recompute = {},
                       .should_stop = std::move(should_stop),
                       .parallel_for = std::move(parallel_for)};
+  if (!input.run.schedule_csv.empty()) {
+    GP_ASSIGN_OR_RETURN(GivenSchedule given, ReadScheduleCsv(input.run.schedule_csv));
+    request.schedule = std::move(given.schedule);
+  }
   if (input.run.schedule.has_value()) {
     request.job.search.schedule = *input.run.schedule;
   }
   if (request.costs.has_value()) {
-    if (request.job.search.schedule == ScheduleKind::kAuto && !input.run.schedule.has_value()) {
+    if (request.job.search.schedule == ScheduleKind::kAuto && !input.run.schedule.has_value() &&
+        !request.schedule.has_value()) {
       request.job.search.schedule = ScheduleKind::kGeoPipe;
     }
     if (!CapabilitiesOf(input.run.backend).computes) {

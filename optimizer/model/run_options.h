@@ -34,7 +34,8 @@ struct RunOptions {
   std::optional<PipelineCosts> explicit_costs;  // from a case file: replaces model and profile
   int64_t stop_after_iterations = 0;            // 0: the job's own count
   std::optional<StageSlowdown> slowdown;
-  bool resume = false;  // from the newest checkpoint below the job's checkpoint.path
+  bool resume = false;       // from the newest checkpoint below the job's checkpoint.path
+  std::string schedule_csv;  // not empty: the schedule (optimizer/schedule/csv.h); schedule and delta_n say nothing
 
   friend bool operator==(const RunOptions&, const RunOptions&) = default;
 };

@@ -166,6 +166,28 @@ std::vector<std::vector<int32_t>> DeltaNChoices(const PlanRequest& request, size
   return choices;
 }
 
+// The schedule that the request gives, at `point`.
+absl::Status TakeGivenSchedule(const Schedule& schedule, SchedulePoint point, PlanResult& result) {
+  if (schedule.shape != point.costs.shape) {
+    return absl::InvalidArgumentError(
+        fmt::format("the schedule is of {} stages on {} devices with {} micro-batches, the explicit costs of {} on {} "
+                    "with {}; make them agree",
+                    schedule.shape.stages, schedule.shape.devices, schedule.shape.micro_batches,
+                    point.costs.shape.stages, point.costs.shape.devices, point.costs.shape.micro_batches));
+  }
+  point.plan.schedule = ScheduleKind::kCsv;
+  point.plan.delta_n = EquivalentDeltaN(schedule, point.costs);
+  GP_ASSIGN_OR_RETURN(PlanPrediction predicted, PredictGiven(point.plan, std::move(point.costs), schedule));
+  if (!predicted.fits) {
+    return absl::FailedPreconditionError(
+        "the schedule needs more memory than the explicit costs say there is; have fewer micro-batches in flight");
+  }
+  result.search.space_size = 1;
+  TakePlan({.better = RefinedPlan{std::move(point.plan), std::move(predicted)}, .evaluations = 1, .rejected = {}},
+           result);
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::vector<Baseline>> Baselines(const Plan& plan, const PipelineCosts& costs) {
   constexpr std::pair<ScheduleKind, CommMode> kKinds[] = {{ScheduleKind::kOneFOneB, CommMode::kBlocking},
                                                           {ScheduleKind::kOneFOneB, CommMode::kNonBlocking},
@@ -263,6 +285,11 @@ absl::StatusOr<PlanResult> PlanWithGivenCosts(const PlanRequest& request) {
   result.search.method = SearchMethod::kExhaustive;
   result.search.seed = job.search.seed;
   result.search.space_size = std::ssize(point.delta_n_choices);
+  if (request.schedule.has_value()) {
+    GP_RETURN_IF_ERROR(TakeGivenSchedule(*request.schedule, std::move(point), result));
+    GP_ASSIGN_OR_RETURN(result.baselines, Baselines(result.plan, result.costs));
+    return result;
+  }
   const auto plan = job.search.schedule == ScheduleKind::kAuto ? SearchedSchedule : PlanByRuleAt;
   GP_ASSIGN_OR_RETURN(Refinement found, plan(request, std::move(point)));
   TakePlan(std::move(found), result);

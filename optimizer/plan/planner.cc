@@ -21,6 +21,7 @@
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/frugal_plan.h"
 #include "optimizer/plan/given_costs.h"
+#include "optimizer/plan/given_schedule.h"
 #include "optimizer/plan/refine/grid_search.h"
 #include "optimizer/plan/refine/mixed_recompute.h"
 #include "optimizer/plan/refine/refine_schedule.h"
@@ -439,6 +440,11 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
                                                   ScheduleKindName(request.job.search.schedule)));
   }
   const CostSource source(request.job, request.cluster, request.profile.has_value() ? &*request.profile : nullptr);
+  if (request.schedule.has_value()) {
+    GP_ASSIGN_OR_RETURN(PlanResult result, PlanGivenSchedule(request, source));
+    result.cost_reports = CostReports(request, source, result.plan);
+    return result;
+  }
   GP_ASSIGN_OR_RETURN(const ShapeFound found, SearchShapes(request, source));
   if (found.space == nullptr && found.stopped_early) {
     return absl::DeadlineExceededError(

@@ -51,6 +51,9 @@ absl::Status CheckDeltaN(const ScheduleRow& row, const PipelineShape& shape,
 }  // namespace
 
 const ScheduleRow& RowOf(ScheduleKind kind) {
+  if (kind == kGivenSchedule.kind) {
+    return kGivenSchedule;
+  }
   const auto* const row = std::ranges::find(kSchedules, kind, &ScheduleRow::kind);
   GP_CHECK(row != kSchedules.end(), "schedule kind {} has no row", static_cast<int>(kind));
   return *row;
@@ -90,7 +93,8 @@ absl::StatusOr<Schedule> MakeSchedule(ScheduleKind kind, const PipelineShape& sh
                                       std::span<const int32_t> boundary_delta_n, const ScheduleCosts& costs) {
   const ScheduleRow& row = RowOf(kind);
   if (row.make == nullptr) {
-    return absl::InvalidArgumentError(fmt::format("schedule {} is searched for, not made by rule", row.name));
+    return absl::InvalidArgumentError(fmt::format("schedule {} is {}, not made by rule", row.name,
+                                                  kind == ScheduleKind::kCsv ? "given" : "searched for"));
   }
   GP_RETURN_IF_ERROR(CheckLayout(row, shape));
   if (row.uses_delta_n) {

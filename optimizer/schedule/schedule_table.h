@@ -28,6 +28,7 @@ enum class ScheduleKind : uint8_t {
   kZbV = 7,
   kGeoPipeZb = 8,
   kAuto = 9,  // searched for (optimizer/scheduler), not made by rule
+  kCsv = 10,  // given, action by action (csv.h); a plan says so, and nobody asks for it by name
 };
 
 // Constraint on the order of a schedule's actions; lower bounds rest on it (optimizer/plan).
@@ -170,6 +171,9 @@ inline constexpr std::array kSchedules = {
                 .make = MakeGeoPipeZb},
     ScheduleRow{.kind = ScheduleKind::kAuto, .name = "auto", .in_flight = OneByOneInFlight},
 };
+
+// Of a schedule that is given; not among those that can be asked for.
+inline constexpr ScheduleRow kGivenSchedule{.kind = ScheduleKind::kCsv, .name = "csv", .in_flight = OneByOneInFlight};
 
 const ScheduleRow& RowOf(ScheduleKind kind);
 

@@ -182,6 +182,7 @@ void Fields(Archive& archive, typename Archive::template Of<RunOptions>& run) {
   archive("stop_after_iterations", run.stop_after_iterations, Range(0, wire::kMaxInt64));
   archive("slowdown", run.slowdown);
   archive("resume", run.resume);
+  archive("schedule_csv", run.schedule_csv, wire::Text(wire::kMaxCsvBytes));
 }
 
 v1::PipelineCosts ToProto(const PipelineCosts& costs) { return wire::Write<v1::PipelineCosts>(costs); }

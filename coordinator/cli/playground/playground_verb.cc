@@ -74,12 +74,18 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
   Rehearsal rehearsal;
   GP_ASSIGN_OR_RETURN(rehearsal.run, flags.run.Resolve());
   GP_ASSIGN_OR_RETURN(rehearsal.job, ReadJobFile(flags.job_path, rehearsal.run.backend));
+  GP_ASSIGN_OR_RETURN(rehearsal.job, RunFlags::WithSchedule(rehearsal.run, flags.job_path, std::move(rehearsal.job)));
   if (rehearsal.run.backend == BackendKind::kModelled && !rehearsal.run.explicit_costs && flags.topology_path.empty()) {
     return absl::InvalidArgumentError(
         "--backend modelled needs to know how fast the devices are: add --case FILE or --topology FILE");
   }
   if (rehearsal.run.explicit_costs) {
     GP_ASSIGN_OR_RETURN(rehearsal.layout, LayOutCase(rehearsal.job, *rehearsal.run.explicit_costs));
+    if (!rehearsal.run.schedule_csv.empty() && rehearsal.job.parallelism.pipeline != rehearsal.layout.devices()) {
+      return absl::InvalidArgumentError(
+          fmt::format("--schedule-csv has {} pipeline ranks and --case {} devices; make them agree",
+                      rehearsal.job.parallelism.pipeline, rehearsal.layout.devices()));
+    }
     rehearsal.job.parallelism.pipeline = rehearsal.layout.devices();
   } else if (!flags.topology_path.empty()) {
     GP_ASSIGN_OR_RETURN(const ClusterSpec cluster, ReadTopologyFile(flags.topology_path));
@@ -101,10 +107,12 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
     GP_RETURN_IF_ERROR(ApplySlowdown(flags.slowdown, rehearsal.layout, rehearsal.run));
   }
   if (!flags.compare.empty()) {
-    if (!flags.run.schedule.empty() || !flags.run.delta_n.empty() || rehearsal.run.comm != CommMode::kNonBlocking) {
+    if (!flags.run.schedule.empty() || !flags.run.schedule_csv.empty() || !flags.run.delta_n.empty() ||
+        rehearsal.run.comm != CommMode::kNonBlocking) {
       return absl::InvalidArgumentError(
-          "--compare says schedule, ΔN and comm of each variant: leave --schedule, "
-          "--delta-n and --comm out");
+          "--compare says schedule, ΔN and comm of each variant: leave --schedule, --schedule-csv, --delta-n and "
+          "--comm "
+          "out");
     }
     GP_ASSIGN_OR_RETURN(rehearsal.variants, ParseVariants(flags.compare, rehearsal.run));
   }
@@ -259,6 +267,33 @@ absl::StatusOr<std::vector<Outcome>> RunAll(const Rehearsal& rehearsal, const st
     }
   }
   return outcomes;
+}
+
+std::filesystem::path FolderOf(const PlaygroundFlags& flags, const JobSpec& job) {
+  return (std::filesystem::absolute(flags.output) / fmt::format("{}.playground", job.name)).lexically_normal();
+}
+
+// The folder's logs are removed and its other files written anew, so nothing that the run reads may be there.
+absl::Status CheckFolder(const PlaygroundFlags& flags, const JobSpec& job) {
+  const std::filesystem::path folder = FolderOf(flags, job);
+  std::vector<NamedFile> inputs = FilesOfJob(job);
+  inputs.insert(inputs.end(), {{"--job", flags.job_path},
+                               {"--topology", flags.topology_path},
+                               {"--case", flags.run.case_path},
+                               {"--schedule-csv", flags.run.schedule_csv}});
+  std::error_code error;
+  const std::filesystem::path logs = std::filesystem::weakly_canonical(folder / "logs", error);
+  for (const NamedFile& input : inputs) {
+    const std::filesystem::path below = std::filesystem::weakly_canonical(input.path, error).lexically_relative(logs);
+    if (!input.path.empty() && !below.empty() && *below.begin() != "..") {
+      return absl::InvalidArgumentError(
+          fmt::format("{} {} is among the playground's logs, which are removed; move it, or give another --output",
+                      input.name, input.path.string()));
+    }
+  }
+  return CheckOutputs(inputs, std::array<NamedFile, 3>{{{"the playground's report", folder / "report.json"},
+                                                        {"the playground's trace", folder / "trace.json"},
+                                                        {"the playground's profile", folder / "profile.yaml"}}});
 }
 
 absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, const Rehearsal& rehearsal,

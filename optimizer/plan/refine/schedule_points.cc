@@ -71,10 +71,9 @@ absl::StatusOr<int64_t> LeastWorkNs(const PlanRequest& request, const CostSource
   return plan.micro_batches * LeastStageTimeNs(loads, request.job.model.num_hidden_layers);
 }
 
-// Gives the plan these stages and returns its parts.
-absl::StatusOr<PlanParts> LayOut(const PlanRequest& request, const CostSource& source, const StageChoice& stages,
+// Gives the plan the stages of `shape`. Its parts.
+absl::StatusOr<PlanParts> LayOut(const PlanRequest& request, const CostSource& source, const PipelineShape& shape,
                                  Plan& plan) {
-  const PipelineShape shape = PipelineShape::Of(stages.layout, plan.grid.pipeline, plan.micro_batches, stages.per_rank);
   const ModelSpec& model = request.job.model;
   if (shape.stages > model.num_hidden_layers) {
     return absl::InvalidArgumentError(
@@ -189,7 +188,10 @@ absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& req
   for (const WorkChoice& choice : work) {
     Plan at = WithWork(request.job, plan, choice);
     const bool is_laid_out = stages.layout != StageLayout::kLinear || linear == LinearLayers::kBalanced;
-    GP_ASSIGN_OR_RETURN(const PlanParts parts, is_laid_out ? LayOut(request, source, stages, at)
+    const auto shape = [&] {
+      return PipelineShape::Of(stages.layout, at.grid.pipeline, at.micro_batches, stages.per_rank);
+    };
+    GP_ASSIGN_OR_RETURN(const PlanParts parts, is_laid_out ? LayOut(request, source, shape(), at)
                                                            : PartsOfPlan(request.job, request.cluster, source, at));
     if (is_laid_out && at.stages == plan.stages) {
       continue;
@@ -198,6 +200,25 @@ absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& req
     if (RowOf(kind).make != nullptr || !IsMatched(point, points)) {
       points.push_back(std::move(point));
     }
+  }
+  std::ranges::for_each(points, Bound);
+  std::ranges::stable_sort(points, {}, &SchedulePoint::lower_bound_ns);
+  return points;
+}
+
+absl::StatusOr<std::vector<SchedulePoint>> GivenSchedulePoints(const PlanRequest& request, const CostSource& source,
+                                                               Plan plan, const std::vector<int32_t>& placement,
+                                                               std::span<const WorkChoice> work) {
+  plan.schedule = ScheduleKind::kCsv;
+  std::vector<SchedulePoint> points;
+  for (const WorkChoice& choice : work) {
+    Plan at = WithWork(request.job, plan, choice);
+    const PipelineShape shape{.devices = at.grid.pipeline,
+                              .stages = static_cast<int32_t>(placement.size()),
+                              .micro_batches = at.micro_batches,
+                              .placement = placement};
+    GP_ASSIGN_OR_RETURN(const PlanParts parts, LayOut(request, source, shape, at));
+    GP_ASSIGN_OR_RETURN(points.emplace_back(), UnboundedPoint(request, parts, std::move(at)));
   }
   std::ranges::for_each(points, Bound);
   std::ranges::stable_sort(points, {}, &SchedulePoint::lower_bound_ns);

@@ -57,4 +57,9 @@ absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& req
                                                           std::span<const WorkChoice> work,
                                                           LinearLayers linear = LinearLayers::kOwn);
 
+// The same for a schedule that is given, where `placement` says which pipeline rank runs each stage.
+absl::StatusOr<std::vector<SchedulePoint>> GivenSchedulePoints(const PlanRequest& request, const CostSource& source,
+                                                               Plan plan, const std::vector<int32_t>& placement,
+                                                               std::span<const WorkChoice> work);
+
 }  // namespace geopipe

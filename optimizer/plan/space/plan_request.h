@@ -24,6 +24,9 @@ struct PlanRequest {
   std::optional<PipelineCosts> costs;
   SearchMethod method = SearchMethod::kGenetic;
   CommMode comm = CommMode::kNonBlocking;
+  // The schedule to run, compute-only and valid, in place of one that is made or searched for (given_schedule.h).
+  // REQUIRES: the job leaves search.schedule to auto; fixed_delta_n is empty.
+  std::optional<Schedule> schedule;
   std::vector<int32_t> fixed_delta_n;  // not empty: the search takes this ΔN (one number stands for all crossings)
   std::vector<int64_t> site_ranks;     // not empty: pipeline ranks on each of the job's placement.sites (PlaceStages)
   // Not empty: the recompute mode of each pipeline rank of the one shape that the job asks for, in place of the job's

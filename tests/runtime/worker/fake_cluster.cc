@@ -8,6 +8,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/transformer.h"
+#include "optimizer/schedule/csv.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/scheduler/auto_schedule.h"
@@ -103,8 +104,12 @@ JobSpec SmallJob(const std::string& text_path) {
 }
 
 v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, int32_t pipeline_ranks, int32_t rank) {
+  std::optional<Schedule> given;
+  if (!run.schedule_csv.empty()) {
+    given = ReadScheduleCsv(run.schedule_csv)->schedule;
+  }
   Plan plan;
-  plan.schedule = run.schedule.value_or(ScheduleKind::kOneFOneB);
+  plan.schedule = given.has_value() ? ScheduleKind::kCsv : run.schedule.value_or(ScheduleKind::kOneFOneB);
   plan.comm = run.comm;
   plan.micro_batch_size = 2;
   plan.sequence_length = 16;
@@ -113,14 +118,16 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
   plan.grid = {.data = static_cast<int32_t>(job.parallelism.data),
                .tensor = static_cast<int32_t>(job.parallelism.tensor)};
   PipelineCosts costs;
-  costs.shape = PipelineShape::Of(RowOf(plan.schedule).layout, pipeline_ranks, plan.micro_batches);
+  costs.shape = given.has_value() ? given->shape
+                                  : PipelineShape::Of(RowOf(plan.schedule).layout, pipeline_ranks, plan.micro_batches);
   const std::vector<LayerRange> layers = SplitLayers(job.model, costs.shape.stages);
   for (int32_t stage = 0; stage < costs.shape.stages; ++stage) {
     if (stage < pipeline_ranks) {
       plan.Append({.site = "site" + std::to_string(stage), .capacity_bytes = 1 << 30}, layers[stage]);
     } else {
-      plan.stages.push_back({.pipeline_rank = costs.shape.placement[stage], .layers = layers[stage]});
+      plan.stages.emplace_back();
     }
+    plan.stages.back() = {.pipeline_rank = costs.shape.placement[stage], .layers = layers[stage]};
   }
   plan.delta_n.assign(plan.Crossings().size(), run.delta_n.empty() ? 0 : run.delta_n.front());
   costs.forward_ns.assign(costs.shape.stages, 1000);
@@ -132,7 +139,8 @@ v1::WorkerCommand PrepareCommandFor(const JobSpec& job, const RunOptions& run, i
     costs.boundaries.push_back(
         {.crosses = plan.SiteOf(stage - 1) != plan.SiteOf(stage), .link = "", .message_bytes = 4096});
   }
-  const Schedule schedule = plan.schedule == ScheduleKind::kAuto
+  const Schedule schedule = given.has_value() ? *given
+                            : plan.schedule == ScheduleKind::kAuto
                                 ? FindSchedule(costs, {.evaluations = 200})->schedule
                                 : *MakeSchedule(plan.schedule, costs.shape, BoundaryDeltaN(plan));
   v1::WorkerCommand command;

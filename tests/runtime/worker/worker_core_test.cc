@@ -1,5 +1,7 @@
 #include "runtime/worker/worker_core.h"
 
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -99,6 +101,39 @@ TEST_CASE("losses and norms are the same bits for every schedule, every delta_n 
     }
     CHECK(Train(job, options(ScheduleKind::kGeoPipe, 1, CommMode::kBlocking), 3) == reference);
     CHECK(Train(job, options(ScheduleKind::kInterleaved, 0, CommMode::kBlocking), 2) == reference);
+  }
+}
+
+TEST_CASE("a schedule that is given trains to the same bits, wherever its stages are") {
+  const TempDir dir;
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.training.grad_clip = 1.0;
+  const Numbers reference = Train(job, {}, 1);
+  const auto given = [](const PipelineShape& shape, bool split) {
+    RunOptions run;
+    std::string& csv = run.schedule_csv;
+    for (int32_t device = 0; device < shape.devices; ++device) {  // all forwards, then all backwards, stage by stage
+      for (int32_t stage = 0; stage < shape.stages; ++stage) {
+        for (int32_t m = 0; m < shape.micro_batches && shape.placement[stage] == device; ++m) {
+          csv += fmt::format("{}F{},", stage, m);
+        }
+      }
+      for (int32_t stage = shape.stages - 1; stage >= 0; --stage) {
+        for (int32_t m = 0; m < shape.micro_batches && shape.placement[stage] == device; ++m) {
+          csv += split ? fmt::format("{}I{},{}W{},", stage, m, stage, m) : fmt::format("{}B{},", stage, m);
+        }
+      }
+      csv += '\n';
+    }
+    return run;
+  };
+  for (const PipelineShape& shape :
+       {PipelineShape{2, 2, 8, {1, 0}}, PipelineShape{3, 3, 8, {2, 0, 1}}, PipelineShape{2, 4, 8, {0, 0, 1, 1}},
+        PipelineShape{3, 6, 8, {1, 2, 0, 0, 2, 1}}}) {
+    for (const bool split : {false, true}) {
+      CAPTURE(shape.placement, split);
+      CHECK(Train(job, given(shape, split), shape.devices) == reference);
+    }
   }
 }
 
