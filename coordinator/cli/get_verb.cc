@@ -150,6 +150,9 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
+  for (const std::string_view kind : {"jobs", "sites", "links", "plans"}) {
+    what = what == kind.substr(0, kind.size() - 1) ? kind : what;  // get job NAME
+  }
   ControlClient client(common.server, common.timeout_ns);
   const bool wide = common.output == OutputFormat::kWide;
   GP_ASSIGN_OR_RETURN(const Listing listing, MakeListing(client, what, name, wide));

@@ -99,7 +99,12 @@ absl::Status CheckFlags(const SweepFlags& flags, const TimelineFlags& timeline) 
     return absl::InvalidArgumentError(fmt::format("{} shows one plan and --sweep makes many; leave one of them out",
                                                   timeline.gantt ? "--gantt" : "--export-trace"));
   }
-  for (const std::string& schedule : SplitNames(flags.schedules)) {
+  const std::vector<std::string> names = SplitNames(flags.schedules);
+  for (const std::string& schedule : names) {
+    if (std::ranges::count(names, schedule) > 1) {
+      return absl::InvalidArgumentError(
+          fmt::format("--sweep-schedules {}: {} is there twice; name each once", flags.schedules, schedule));
+    }
     const absl::StatusOr<ScheduleKind> kind = ParseScheduleKind(schedule);
     if (!kind.ok()) {
       return absl::InvalidArgumentError(

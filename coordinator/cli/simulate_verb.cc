@@ -164,47 +164,39 @@ Json ToJson(const Simulated& simulated) {
   return json;
 }
 
-// Of many devices those that follow each other alike share a row, and of many rows the first and the last are shown.
-std::string DeviceTable(const Simulated& simulated, int32_t columns) {
-  constexpr size_t kMaxSpelledOut = 32;
-  constexpr size_t kMaxRows = 40;
+std::string DeviceText(const Simulated& simulated, Rows rows, int32_t columns) {
   const SimulationResult& result = simulated.result;
-  struct Devices {
-    size_t first;
-    size_t last;
-    std::vector<std::string> cells;
-  };
-  std::vector<Devices> rows;
-  for (size_t device = 0; device < result.busy_ns.size(); ++device) {
+  const bool memory = !result.peak_bytes.empty();
+  const auto row_of = [&](size_t device) {
     const double idle = result.iteration_ns == 0 ? 0 : 1 - Ratio(result.busy_ns[device], result.iteration_ns);
-    const bool memory = !result.peak_bytes.empty();
-    std::vector<std::string> cells{HumanDuration(result.busy_ns[device]), HumanPercent(idle),
-                                   memory ? HumanBytes(result.peak_bytes[device]) : "-",
-                                   memory ? HumanBytes(simulated.costs.memory->capacity_bytes[device]) : "-"};
-    if (result.busy_ns.size() > kMaxSpelledOut && !rows.empty() && rows.back().cells == cells) {
-      rows.back().last = device;
-    } else {
-      rows.push_back({device, device, std::move(cells)});
+    return std::vector<std::string>{HumanDuration(result.busy_ns[device]), HumanPercent(idle),
+                                    memory ? HumanBytes(result.peak_bytes[device]) : "-",
+                                    memory ? HumanBytes(simulated.costs.memory->capacity_bytes[device]) : "-"};
+  };
+  const size_t count = result.busy_ns.size();
+  const bool folded = rows == Rows::kFolded && count > kMaxDeviceRows;
+  std::vector<std::vector<std::string>> lines;
+  for (size_t first = 0, end = 0; first < count; first = end) {
+    std::vector<std::string> cells = row_of(first);
+    end = first + 1;
+    while (folded && end < count && row_of(end) == cells) {
+      ++end;
     }
+    cells.insert(cells.begin(), end - first == 1 ? fmt::format("{}", first) : fmt::format("{}-{}", first, end - 1));
+    lines.push_back(std::move(cells));
   }
   Table table({"DEVICE", "BUSY", "BUBBLE", "PEAK", "CAPACITY"});
-  for (size_t i = 0; i < rows.size(); ++i) {
-    if (rows.size() > kMaxRows && i == kMaxRows / 2) {
-      i = rows.size() - kMaxRows / 2;
+  const size_t left_out = folded && lines.size() > kMaxDeviceRows ? lines.size() - kMaxDeviceRows : 0;
+  for (size_t i = 0; i < lines.size(); ++i) {
+    if (left_out == 0 || i < kMaxDeviceRows / 2 || i >= kMaxDeviceRows / 2 + left_out) {
+      table.AddRow(std::move(lines[i]));
     }
-    std::vector<std::string>& cells = rows[i].cells;
-    cells.insert(cells.begin(), rows[i].first == rows[i].last ? fmt::format("{}", rows[i].first)
-                                                              : fmt::format("{}-{}", rows[i].first, rows[i].last));
-    table.AddRow(std::move(cells));
   }
-  const std::string more = rows.size() > kMaxRows
-                               ? fmt::format("{} devices between them are in -o json\n",
-                                             rows[rows.size() - kMaxRows / 2].first - rows[kMaxRows / 2].first)
-                               : "";
-  return table.Render(columns) + more;
+  return table.Render(columns) +
+         (left_out == 0 ? "" : fmt::format("({} rows in the middle are left out; -o wide shows all)\n", left_out));
 }
 
-std::string ToText(const Simulated& simulated, int32_t columns) {
+std::string ToText(const Simulated& simulated, Rows rows, int32_t columns) {
   const SimulationResult& result = simulated.result;
   const int64_t bound_ns = simulated.TightestBoundNs();
   std::string text = fmt::format(
@@ -218,7 +210,7 @@ std::string ToText(const Simulated& simulated, int32_t columns) {
   if (!result.peak_bytes.empty()) {
     text += fmt::format("memory     {}\n", result.fits ? "fits" : "does not fit");
   }
-  return WrapLines(fmt::format("{}\n{}", text, DeviceTable(simulated, columns)), columns);
+  return WrapLines(fmt::format("{}\n{}", text, DeviceText(simulated, rows, columns)), columns);
 }
 
 }  // namespace
@@ -235,7 +227,7 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   flags.Add("comm", &options.comm, "MODE", "nonblocking, blocking or rendezvous; the case file's if not given.");
   flags.AddPath("schedule-csv", &options.schedule_csv, "FILE", "Simulate this schedule instead of a named one.");
   options.timeline.Add(flags);
-  options.common.AddFormat(flags, {"table", "json", "yaml"});
+  options.common.AddFormat(flags, {"table", "wide", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
@@ -254,7 +246,7 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   const Timeline timeline = TimelineOf(simulated);
   GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));
   if (options.common.output == OutputFormat::kTable) {
-    PrintOut("{}{}", ToText(simulated, TextColumns()),
+    PrintOut("{}{}", ToText(simulated, options.common.output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded, TextColumns()),
                options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
   } else {
     PrintDocument(ToJson(simulated), options.common.output);

@@ -216,10 +216,16 @@ absl::Status FlagSet::Parse(std::span<const std::string> arguments) {
       attached = argument.substr(equals + 1);
     }
     Flag* flag = Find(is_long ? &Flag::name : &Flag::short_name, name);
+    if (flag == nullptr && !is_long && Find(&Flag::name, name) == nullptr) {  // -ojson
+      flag = Find(&Flag::short_name, name.substr(0, 1));
+      flag = flag != nullptr && flag->takes_value ? flag : nullptr;
+      attached = argument.substr(2);
+    }
     if (flag == nullptr) {
       return UnknownFlag(shown, name);
     }
-    GP_RETURN_IF_ERROR(SetFlag(*flag, shown, attached, arguments, &i));
+    const std::string_view as = is_long ? shown : shown.substr(0, 2);
+    GP_RETURN_IF_ERROR(SetFlag(*flag, as, attached, arguments, &i));
     if (help_requested_) {
       return absl::OkStatus();
     }

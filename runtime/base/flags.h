@@ -1,5 +1,5 @@
-// Command lines: long flags `--name value` and `--name=value`, one-letter aliases `-o json`, booleans (`--pace`,
-// `--pace=false`), repeated flags, positional arguments, and a help text made from the declarations.
+// Command lines: long flags `--name value` and `--name=value`, one-letter aliases `-o json` and `-ojson`, booleans
+// (`--pace`, `--pace=false`), repeated flags, positional arguments, and a help text made from the declarations.
 //
 //   FlagSet flags("geopipe-agent", "Runs the devices of one node.");
 //   flags.Add("config", &config_path, "FILE", "Configuration file.");

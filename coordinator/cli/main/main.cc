@@ -5,7 +5,6 @@
 #include <array>
 #include <string>
 #include <string_view>
-#include <system_error>
 #include <vector>
 
 #include "coordinator/cli/playground/playground_verb.h"
@@ -54,7 +53,26 @@ std::string Help() {
   return text + "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied,\n130 interrupted.\n";
 }
 
-int RunVerb(const std::vector<std::string>& arguments) {
+// Flags of the connection may stand before the verb; each becomes the verb's own.
+std::vector<std::string> VerbFirst(std::vector<std::string> arguments) {
+  auto verb = arguments.begin();
+  while (verb != arguments.end()) {
+    if (*verb == "--server" || *verb == "--timeout") {
+      verb += std::min<std::ptrdiff_t>(2, arguments.end() - verb);
+    } else if (verb->starts_with("--server=") || verb->starts_with("--timeout=")) {
+      ++verb;
+    } else {
+      break;
+    }
+  }
+  if (verb != arguments.end()) {
+    std::rotate(arguments.begin(), verb, verb + 1);
+  }
+  return arguments;
+}
+
+int RunVerb(const std::vector<std::string>& given) {
+  const std::vector<std::string> arguments = VerbFirst(given);
   if (arguments.empty()) {
     PrintErr("{}", Help());
     return kExitBadInput;

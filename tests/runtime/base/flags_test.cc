@@ -61,6 +61,19 @@ TEST_CASE("What is not given keeps its default") {
   CHECK_FALSE(flags.set.given("iterations"));
 }
 
+TEST_CASE("a letter takes its value with or without a blank") {
+  for (const std::vector<std::string>& arguments :
+       std::vector<std::vector<std::string>>{{"f", "-o", "json"}, {"f", "-ojson"}, {"f", "-o=json"}, {"-ojson", "f"}}) {
+    Flags flags;
+    REQUIRE(flags.Parse(arguments).ok());
+    CHECK(flags.output == "json");
+    CHECK(flags.file == "f");
+  }
+  CHECK(Flags().Error({"f", "-oa", "-ob"}) == "-o is given twice; give it once");
+  CHECK(Flags().Error({"f", "-output", "json"}) == "unknown flag -output; did you mean --output?");
+  CHECK(Flags().Error({"f", "-ha"}) == "unknown flag -ha; see geopipectl test --help");
+}
+
 TEST_CASE("Each mistake on a command line is one sentence") {
   CHECK(Flags().Error({"f", "--iteration", "3"}) == "unknown flag --iteration; did you mean --iterations?");
   CHECK(Flags().Error({"f", "--xyzzy"}) == "unknown flag --xyzzy; see geopipectl test --help");
