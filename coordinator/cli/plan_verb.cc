@@ -300,13 +300,14 @@ std::vector<Baseline> OfSchedules(std::vector<Baseline> baselines) {
 std::string ToText(const Planned& planned, View view) {
   const PlanResult& result = planned.result;
   const std::string memory = MemoryText(planned.memory, view);
-  std::string text = fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}{}{}{}\n{}{}\n{}",
-                                 PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline,
-                                 result.plan.grid.data, WarningText(result.warnings), OmissionText(planned.omissions),
-                                 TradeText(result), PredictionText(result.prediction),
-                                 FiguresText(planned.figures, view), CostReportText(result.cost_reports, result.plan),
-                                 StageTable(result.plan, view), memory.empty() ? "" : "\n" + memory,
-                                 BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns, view));
+  std::string text =
+      fmt::format("plan          {}\ndegrees       tensor {}, pipeline {}, data {}\n{}{}{}{}{}{}\n{}{}\n{}",
+                  PlanHeadline(result.plan), result.plan.grid.tensor, result.plan.grid.pipeline, result.plan.grid.data,
+                  WarningText(result.warnings), OmissionText(planned.omissions), TradeText(result),
+                  PredictionText(result.prediction), FiguresText(planned.figures, view),
+                  CostReportText(result.cost_reports, result.plan), StageTable(result.plan, view),
+                  memory.empty() ? "" : "\n" + memory,
+                  BaselineTable(OfSchedules(result.baselines), result.prediction.iteration_ns, view));
   text += fmt::format("\n{}", AlternativesText(planned.alternatives, result, view));
   const SearchReport& search = result.search;
   text += fmt::format("\nsearch: {}, {} evaluations in a space of {}, {}, seed {}{}{}\n", MethodName(search.method),
@@ -391,7 +392,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   // A terminal that is wide enough gets a chart without being asked.
   const bool gantt = options.timeline.gantt || (OutputIsTerminal() && TerminalColumns() >= kWideTerminal);
   PrintOut("{}{}", ToText(planned, {output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded, TextColumns()}),
-             gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
+           gantt ? fmt::format("\ntimeline of one iteration\n{}", GanttText(timeline)) : "");
   return kExitOk;
 }
 

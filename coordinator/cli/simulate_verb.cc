@@ -245,9 +245,14 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   GP_ASSIGN_OR_RETURN(const Simulated simulated, SimulateCase(options));
   const Timeline timeline = TimelineOf(simulated);
   GP_RETURN_IF_ERROR(OrFailed(ExportTimeline(options.timeline, timeline)));
-  if (options.common.output == OutputFormat::kTable) {
-    PrintOut("{}{}", ToText(simulated, options.common.output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded, TextColumns()),
-               options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
+  if (options.timeline.to_standard_output()) {
+    return kExitOk;
+  }
+  if (options.common.output == OutputFormat::kTable || options.common.output == OutputFormat::kWide) {
+    PrintOut(
+        "{}{}",
+        ToText(simulated, options.common.output == OutputFormat::kWide ? Rows::kAll : Rows::kFolded, TextColumns()),
+        options.timeline.gantt ? fmt::format("\n{}", GanttText(timeline)) : "");
   } else {
     PrintDocument(ToJson(simulated), options.common.output);
   }

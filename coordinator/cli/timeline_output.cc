@@ -2,8 +2,9 @@
 
 #include <fmt/format.h>
 
-#include "coordinator/cli/render/plan_output.h"
 #include <array>
+
+#include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/render/timeline.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/schedule/csv.h"
