@@ -73,7 +73,7 @@ explained_70b() {
 }
 figure_plan_memory() { explained_70b | sed -n '/^memory of a device/,/^tightest/p' | fenced; }
 figure_plan_time() { explained_70b | sed -n '/WHERE THE ITERATION/,/the iteration$/p' | fenced; }
-figure_plan_choices() { explained_70b | sed -n '/^CHOICE/,/^$/p' | sed '/^$/d' | fenced; }
+figure_plan_choices() { explained_70b | awk 'BEGIN { RS = "" } /\nCHOICE /' | sed 1d | fenced; }
 figure_plan_map() {
   "$ctl" plan -f "$clusters/llama-2-70b-16mi.yaml" --topology "$clusters/four-h100-sites.yaml" \
     --sweep latency=1ms..100ms --sweep bandwidth=10Gbps..10Tbps --steps 7,13 | sed -n '/^fastest: P/,$p' | fenced
@@ -138,7 +138,7 @@ figure_published_llama() { published 2; }
 # ---- README.md: measured ----
 measured_overlap() {
   COLUMNS=100 "$ctl" playground --job "$examples/overlap.yaml" --case "$examples/overlap-costs.yaml" --pace \
-    --compare 1f1b:blocking,1f1b,geopipe --output "$work" | sed -n '/VARIANT/,/^$/p' | sed '/^$/d' | fenced
+    --compare 1f1b:blocking,1f1b,geopipe --output "$work" | awk 'BEGIN { RS = "" } /VARIANT/' | fenced
 }
 
 # ---- what is asked for ----
