@@ -5,11 +5,11 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <optional>
 #include <string_view>
 #include <utility>
 
+#include "coordinator/cli/progress.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/sweep_svg.h"
 #include "coordinator/cli/render/winner_map.h"
@@ -127,18 +127,17 @@ absl::StatusOr<Sweep> MakeSweep(const SweepFlags& flags, const TimelineFlags& ti
   request.should_stop = [&clock, &deadline_ns] { return clock.NowNs() >= deadline_ns; };
   sweep.base = std::move(request);
   sweep.alternatives = true;
-  const bool show = ErrorIsTerminal();
+  int64_t points = 1;
+  for (const SweepAxis& axis : sweep.axes) {
+    points *= std::ssize(axis.values);
+  }
+  ProgressMeter progress;
+  progress.Begin({.what = "sweep", .points = points});
   sweep.progress = [&](int64_t done, int64_t total) {
     deadline_ns = clock.NowNs() + sweep.base.job.search.time_budget_ns;
-    if (show) {
-      PrintErr("\rsweep: {} of {}", done, total);
-    }
+    progress.Did(done, total);
   };
-  absl::StatusOr<Sweep> result = RunSweep(sweep);
-  if (show) {
-    PrintErr("\r\x1b[K");
-  }
-  return result;
+  return RunSweep(sweep);
 }
 
 size_t Columns(const Sweep& sweep) { return sweep.axes.back().values.size(); }

@@ -27,8 +27,8 @@ struct SweepFlags {
   bool given() const { return !sweeps.empty(); }
 };
 
-// Plans, exports (CSV and SVG), prints; the exit code. Each plan may take the job's time budget. Shows how far it is on
-// standard error when that is a terminal.
+// Plans, exports (CSV and SVG), prints; the exit code. Each plan may take the job's time budget. Says on standard error
+// how far it is (ProgressMeter).
 absl::StatusOr<int> RunPlanSweep(const SweepFlags& flags, const TimelineFlags& timeline, PlanRequest request,
                                  Clock& clock, OutputFormat output);
 

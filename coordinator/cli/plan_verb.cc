@@ -1,4 +1,6 @@
 // geopipectl plan: what a job would do on a cluster, before anything runs.
+#include "coordinator/cli/plan_verb.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -66,18 +68,7 @@ struct PlanFlags {
   SweepFlags sweep;
 };
 
-struct Planned {
-  PlanResult result;
-  SimulationResult simulated;  // recorded
-  PlanFigures figures;
-  Alternatives alternatives;
-  std::vector<MemoryBreakdown> memory;
-  std::vector<Omission> omissions;
-  std::optional<Explanation> explanation;
-  int64_t wall_ns = 0;
-};
-
-// Replaces what the topology says of all its devices.
+// What the topology says of all its devices, replaced.
 absl::Status OverrideDevices(const PlanFlags& flags, ClusterSpec& cluster) {
   std::optional<Attention> attention;
   if (flags.attention == "dense" || flags.attention == "blocked") {
@@ -126,7 +117,6 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
     request.job.search.seed = *flags.seed;
   }
   GP_RETURN_IF_ERROR(OverrideDevices(flags, request.cluster));
-  request.job = JobOnCluster(std::move(request.job), request.cluster);
   if (!flags.schedule_csv.empty()) {
     GP_ASSIGN_OR_RETURN(request.schedule, ReadScheduleFile(flags.schedule_csv));
     const absl::Status status = JobWithSchedule(request.job, request.schedule->shape).status();
@@ -157,7 +147,12 @@ absl::StatusOr<Explanation> Explain(const PlanRequest& request, const Planned& p
   return explanation;
 }
 
-absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& clock) {
+}  // namespace
+
+absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& clock, ProgressMeter& progress,
+                                      const std::string& what) {
+  progress.Begin({.what = what});
+  request.job = JobOnCluster(std::move(request.job), request.cluster);
   const int64_t start_ns = clock.NowNs();
   int64_t deadline_ns = start_ns + request.job.search.time_budget_ns;
   request.should_stop = [&clock, &deadline_ns] { return clock.NowNs() >= deadline_ns; };
@@ -172,9 +167,11 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   alone.schedule.reset();  // a given schedule is of the pipeline over all sites
   alone.should_stop = [&] { return failed || clock.NowNs() >= deadline_ns; };
   SitePlanner sites(std::move(alone));
+  request.progress = [&progress](int64_t evaluations, int64_t best_ns) { progress.Searched(evaluations, best_ns); };
   // Sites are planned meanwhile: the plan plays no part in that.
   std::thread meanwhile([&] { FindAlternatives(sites, request.cluster, nullptr); });
   absl::StatusOr<PlanResult> result = MakePlan(request);
+  request.progress = {};
   Planned planned;
   planned.wall_ns = clock.NowNs() - start_ns;
   failed = !result.ok();
@@ -183,6 +180,7 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   planned.figures = FiguresOf(request.job, request.cluster, planned.result);
   GP_ASSIGN_OR_RETURN(planned.simulated,
                       Simulate(planned.result.schedule, planned.result.costs, {.record_timeline = true}));
+  progress.Begin({.what = fmt::format("{}, alternatives", what), .limit_ns = request.job.search.time_budget_ns});
   deadline_ns = clock.NowNs() + request.job.search.time_budget_ns;  // as long again
   planned.alternatives = FindAlternatives(sites, request.cluster, &planned.result);
   PutAmongBaselines(planned.alternatives, planned.result);
@@ -195,11 +193,14 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   deadline_ns = clock.NowNs() + kOmissionsNs;
   planned.omissions = CostlyOmissions(request, planned.result);
   if (explain) {
+    progress.Begin({.what = "what each choice costs", .limit_ns = kChoicesNs});
     deadline_ns = clock.NowNs() + kChoicesNs;
     GP_ASSIGN_OR_RETURN(planned.explanation, Explain(request, planned));
   }
   return planned;
 }
+
+namespace {
 
 std::string_view MethodName(SearchMethod method) { return method == SearchMethod::kGenetic ? "genetic" : "exhaustive"; }
 
@@ -221,7 +222,9 @@ Json TradeToJson(const PlanResult& result) {
           {"fullest_device_bytes", result.traded->fullest_device_bytes}};
 }
 
-Json ToJson(const Planned& planned) {
+}  // namespace
+
+Json PlannedToJson(const Planned& planned) {
   const SearchReport& search = planned.result.search;
   Json rejected = Json::array();
   for (const RejectedAlternative& alternative : search.rejected) {
@@ -263,26 +266,7 @@ Json ToJson(const Planned& planned) {
   return json;
 }
 
-// "9.739 s with 68.7 GiB on the fullest device; 9.955 s with 31.2 GiB (search.prefer: memory)". Empty: there is nothing
-// to trade.
-std::string TradeText(const PlanResult& result) {
-  if (!result.traded.has_value()) {
-    return "";
-  }
-  const bool is_fast = result.prediction.iteration_ns <= result.traded->iteration_ns;
-  return fmt::format("memory        {} with {} on the fullest device; {} with {} (search.prefer: {})\n",
-                     HumanDuration(result.prediction.iteration_ns), HumanBytes(FullestDeviceBytes(result.plan)),
-                     HumanDuration(result.traded->iteration_ns), HumanBytes(result.traded->fullest_device_bytes),
-                     is_fast ? "memory" : "speed");
-}
-
-std::string OmissionText(const std::vector<Omission>& omissions) {
-  std::string text;
-  for (const Omission& omission : omissions) {
-    text += fmt::format("left out      {}\n", omission.sentence);
-  }
-  return text;
-}
+namespace {
 
 // Sizes are saturated.
 std::string SpaceText(int64_t candidates) {
@@ -372,7 +356,9 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   if (options.sweep.given()) {
     return RunPlanSweep(options.sweep, options.timeline, std::move(request), Clock::Real(), options.common.output);
   }
-  absl::StatusOr<Planned> made = MakeTimedPlan(std::move(request), options.explain, Clock::Real());
+  ProgressMeter progress;
+  absl::StatusOr<Planned> made = MakeTimedPlan(std::move(request), options.explain, Clock::Real(), progress);
+  progress.End();
   if (!made.ok()) {
     return AttributeToJobFile(options.job_path, made.status());
   }
@@ -386,7 +372,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   }
   const OutputFormat output = options.common.output;
   if (output == OutputFormat::kJson || output == OutputFormat::kYaml) {
-    PrintDocument(ToJson(planned), output);
+    PrintDocument(PlannedToJson(planned), output);
     return kExitOk;
   }
   // A terminal that is wide enough gets a chart without being asked.

@@ -102,7 +102,8 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
                       .site_ranks = {},
                       .rank_recompute = {},
                       .should_stop = std::move(should_stop),
-                      .parallel_for = std::move(parallel_for)};
+                      .parallel_for = std::move(parallel_for),
+                      .progress = {}};
   if (!input.run.schedule_csv.empty()) {
     GP_ASSIGN_OR_RETURN(GivenSchedule given, ReadScheduleCsv(input.run.schedule_csv));
     request.schedule = std::move(given.schedule);

@@ -311,6 +311,12 @@ absl::StatusOr<PlanResult> BestOfMixed(const PlanRequest& request, const CostSou
   return Instead(request, std::move(result), std::move(better));
 }
 
+void TellProgress(const PlanRequest& request, const absl::StatusOr<PlanResult>& result) {
+  if (request.progress && result.ok()) {
+    request.progress(result->search.evaluations, result->prediction.iteration_ns);
+  }
+}
+
 // `result`, or with another schedule for the same stages.
 absl::StatusOr<PlanResult> Polished(const PlanRequest& request, const CostSource& source, PlanResult result) {
   PlanRequest same = request;
@@ -459,7 +465,9 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   if (has_none) {
     reported = FirstOfGrids(request, source, reported.status());
   } else if (reported.ok()) {
+    TellProgress(request, reported);
     reported = BestOfClose(request, source, found, *std::move(reported));
+    TellProgress(request, reported);
     if (reported.ok()) {
       reported = BestOfMixed(request, source, *std::move(reported));
     }

@@ -448,6 +448,10 @@ class ShapeSearch {
       found_.best_so_far_ns.push_back(std::min(best_ns, best_ns_));
     }
     const bool feasible = !outcome.evaluated.empty() && outcome.evaluated.front().fitness.feasible;
+    if (request_.progress) {
+      const int64_t best_ns = feasible ? std::min(best_ns_, outcome.evaluated.front().fitness.iteration_ns) : best_ns_;
+      request_.progress(found_.evaluations, best_ns == kImpossible ? 0 : best_ns);
+    }
     const int64_t iteration_ns = feasible ? outcome.evaluated.front().fitness.iteration_ns : ranked.bound_ns;
     if (!feasible || iteration_ns >= best_ns_) {
       Note({std::move(shape), iteration_ns, !feasible});

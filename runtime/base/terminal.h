@@ -7,6 +7,8 @@ namespace geopipe {
 
 bool OutputIsTerminal();
 bool ErrorIsTerminal();
+// True when a line on standard error can be written over: on a terminal, unless $TERM is dumb.
+bool ErrorTakesControl();
 
 // How wide a drawing on standard output is: $COLUMNS where it is a number from 20 to 1000, else the terminal's width,
 // else 80.

@@ -41,6 +41,7 @@ void PlaygroundFollower::Run() {
 }
 
 void PlaygroundFollower::OnEvent(const v1::WatchJobResponse& event) {
+  planning_.End();
   if (event.has_iteration()) {
     if (total_ == 0) {
       const absl::StatusOr<v1::JobDetail> detail = client_.GetJob(job_.name);
@@ -53,6 +54,9 @@ void PlaygroundFollower::OnEvent(const v1::WatchJobResponse& event) {
   }
   const v1::JobState state = event.transition().state();
   Print(fmt::format("{:<10} {}", JobStateName(state), event.transition().cause()));
+  if (state == v1::JOB_STATE_PLANNING) {
+    planning_.Begin({.what = "planning"});
+  }
   if (state == v1::JOB_STATE_DEPLOYING) {
     PrintPlan();
   }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "coordinator/cli/control_client.h"
+#include "coordinator/cli/progress.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/plan/plan_params.h"
 
@@ -18,7 +19,8 @@ namespace geopipe {
 
 class PlaygroundFollower {
  public:
-  // Lines go to `lines`, with a progress bar below them where that is a terminal; `done_fd` (an eventfd, not owned)
+  // Lines go to `lines`, with a progress bar below them where that is a terminal; how long planning takes is told on
+  // standard error. `done_fd` (an eventfd, not owned)
   // becomes readable at the end. `client` and `job` must outlive the follower.
   PlaygroundFollower(ControlClient& client, const JobSpec& job, std::FILE* lines, int done_fd);
   ~PlaygroundFollower();
@@ -47,6 +49,7 @@ class PlaygroundFollower {
   std::optional<Plan> plan_;  // printed last
   std::vector<v1::IterationSummary> iterations_;
   absl::Status status_;
+  ProgressMeter planning_;
   std::thread thread_;
 };
 
