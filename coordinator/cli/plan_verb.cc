@@ -22,6 +22,7 @@
 #include "coordinator/cli/schedule_file.h"
 #include "coordinator/cli/timeline_output.h"
 #include "coordinator/cli/verb.h"
+#include "coordinator/cli/what_if.h"
 #include "coordinator/spec/profile_file.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/base/status_macros.h"
@@ -66,6 +67,7 @@ struct PlanFlags {
   bool explain = false;
   TimelineFlags timeline;
   SweepFlags sweep;
+  WhatIfFlags what_if;
 };
 
 // What the topology says of all its devices, replaced.
@@ -335,6 +337,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
             "Say where the iteration goes, what each choice costs, what binds each stage and what would help.");
   options.timeline.Add(flags);
   options.sweep.Add(flags);
+  options.what_if.Add(flags);
   options.common.AddFormat(flags, {"table", "wide", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -352,6 +355,12 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   GP_RETURN_IF_ERROR(options.timeline.Check(flags, FilesOf(options, request.job)));
   if (options.sweep.given() && options.explain) {
     return absl::InvalidArgumentError("--explain is about one plan and --sweep makes many; leave one of them out");
+  }
+  if (options.what_if.given()) {
+    GP_RETURN_IF_ERROR(options.what_if.Check(options.explain, options.sweep.given(), options.timeline));
+    const absl::StatusOr<int> shown =
+        RunWhatIf(options.what_if, std::move(request), Clock::Real(), options.common.output);
+    return shown.ok() ? shown : AttributeToJobFile(options.job_path, shown.status());
   }
   if (options.sweep.given()) {
     return RunPlanSweep(options.sweep, options.timeline, std::move(request), Clock::Real(), options.common.output);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "coordinator/spec/device_presets.h"
+#include "coordinator/spec/topology_schema.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/groups/node_groups.h"
@@ -23,6 +24,12 @@ constexpr size_t kMaxLinks = 4096;
 constexpr std::string_view kPresetKey = "preset";
 constexpr std::string_view kDeviceKey = "device";
 constexpr std::string_view kGroupsKey = "node_groups";
+
+// What a device that computes on its own is planned with where its file does not say. Context, kernels and workspaces
+// of libraries take about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave
+// some percent unused.
+constexpr int64_t kReserveBytes = int64_t{2} << 30;
+constexpr int64_t kReservePart = 32;
 
 // Nodes that are alike.
 struct Nodes {
@@ -60,22 +67,6 @@ ValueType<std::pair<std::string, std::string>> BetweenValue() {
   };
   type.show = [](const std::pair<std::string, std::string>&) { return std::string(); };
   return type;
-}
-
-// Reserve of a device that computes on its own, where its file does not say. Context, kernels and workspaces of
-// libraries take about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave some
-// percent unused.
-constexpr int64_t kReserveBytes = int64_t{2} << 30;
-constexpr int64_t kReservePart = 32;
-
-void FillDefaults(DeviceSpec& device) {
-  if (device.kind == kHostDevice) {
-    return;
-  }
-  device.attention = device.attention.value_or(Attention::kBlocked);
-  device.roofline = device.roofline.value_or(Roofline::kOperation);
-  device.reserve_bytes = device.reserve_bytes.value_or(
-      std::min(kReserveBytes + device.memory_bytes / kReservePart, device.memory_bytes / 2));
 }
 
 // Writes the figures of a device that is named, as `device: NAME` or by a key `preset` beside what differs from it, in
@@ -154,11 +145,8 @@ std::string PresetReference() {
   return text;
 }
 
-Schema<Nodes> NodesSchema(Need need) {
-  return Schema<Nodes>()
-      .Key("nodes", IntegerValue(), &Nodes::count, "Machines.")
-      .Key("devices_per_node", IntegerValue(), &Nodes::devices_per_node, "Devices of each.")
-      .Map(std::string(kDeviceKey), DeviceSchema(), &Nodes::device, "All of these devices are alike.", need);
+Schema<Nodes> NodesKeys(Need need) {
+  return NodesSchema(&Nodes::count, &Nodes::devices_per_node, &Nodes::device, need);
 }
 
 Schema<Topology> TopologySchema() {
@@ -166,26 +154,22 @@ Schema<Topology> TopologySchema() {
   using S = TopologySite;
   Schema<NodeGroup> group;
   group.Key("name", StringValue(), &NodeGroup::name, "Plans say SITE/NAME. Left out: the device's kind.")
-      .Embed(NodesSchema(Need::kRequired), &NodeGroup::nodes);
+      .Embed(NodesKeys(Need::kRequired), &NodeGroup::nodes);
   Schema<S> site;
   site.Key("name", StringValue(), &S::name, "As jobs and links call it.", Need::kRequired)
-      .Embed(NodesSchema(Need::kOptional), &S::nodes)
+      .Embed(NodesKeys(Need::kOptional), &S::nodes)
       .Map("network", NetworkSchema(), &S::network, "The fabric between nodes. None: replicas of a stage share a node.")
       .List(std::string(kGroupsKey), std::move(group), &S::groups,
             "In place of nodes, devices_per_node and device where the nodes of a site differ.");
   return Schema<Topology>()
       .List("sites", std::move(site), &Topology::sites, "Datacenters.", Need::kRequired)
       .List("links",
-            Schema<L>()
-                .Key<std::pair<std::string, std::string>>(
-                    "between", BetweenValue(), [](const L& link) { return std::pair(link.site_a, link.site_b); },
-                    [](L* link, std::pair<std::string, std::string> sites) {
-                      std::tie(link->site_a, link->site_b) = std::move(sites);
-                    },
-                    "The two sites it joins.", Need::kRequired)
-                .Key("latency", DurationValue(), &L::latency_ns, "One way.", Need::kRequired)
-                .Key("bandwidth", BandwidthValue(), &L::bandwidth_bytes_per_s, "Per direction, like 400Gbps.",
-                     Need::kRequired),
+            WithLinkFigures(Schema<L>().Key<std::pair<std::string, std::string>>(
+                "between", BetweenValue(), [](const L& link) { return std::pair(link.site_a, link.site_b); },
+                [](L* link, std::pair<std::string, std::string> sites) {
+                  std::tie(link->site_a, link->site_b) = std::move(sites);
+                },
+                "The two sites it joins.", Need::kRequired)),
             &Topology::links, "Links between sites, full duplex.");
 }
 std::vector<std::string> GroupNames(const TopologySite& site) {
@@ -211,7 +195,7 @@ absl::StatusOr<std::vector<SitePlace>> PlacesOf(const YamlDocument& document, co
                   .devices_per_node = nodes.devices_per_node,
                   .device = nodes.device,
                   .network = site.network};
-    FillDefaults(made.device);
+    FillDeviceDefaults(made.device);
     return made;
   };
   if (!IsSiteName(site.name)) {
@@ -287,6 +271,24 @@ absl::StatusOr<ClusterSpec> ClusterOf(const YamlDocument& document, const Topolo
 }
 
 }  // namespace
+
+void FillDeviceDefaults(DeviceSpec& device) {
+  if (device.kind == kHostDevice) {
+    return;
+  }
+  device.attention = device.attention.value_or(Attention::kBlocked);
+  device.roofline = device.roofline.value_or(Roofline::kOperation);
+  device.reserve_bytes = device.reserve_bytes.value_or(
+      std::min(kReserveBytes + device.memory_bytes / kReservePart, device.memory_bytes / 2));
+}
+
+absl::StatusOr<DeviceSpec> ParseDevice(std::string_view text, std::string_view source) {
+  GP_ASSIGN_OR_RETURN(YamlDocument document, ParseYaml(text, source));
+  GP_RETURN_IF_ERROR(SpellOutPreset(document, std::string(kDeviceKey), document.root));
+  GP_ASSIGN_OR_RETURN(DeviceSpec device, DeviceSchema().Read(document));
+  FillDeviceDefaults(device);
+  return device;
+}
 
 absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file, DeviceFigures figures) {
   GP_ASSIGN_OR_RETURN(YamlDocument document, ParseYaml(text, file));

@@ -23,6 +23,13 @@ absl::StatusOr<ClusterSpec> ReadTopologyFile(const std::filesystem::path& path,
 absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string_view file,
                                               DeviceFigures figures = DeviceFigures::kOptional);
 
+// A device as the file describes one: the name of a known device, or a map of figures. Errors name `source` as the
+// file.
+absl::StatusOr<DeviceSpec> ParseDevice(std::string_view text, std::string_view source);
+
+// Puts what the file leaves to the kind of a device (attention, roofline, reserve) in the place of what is not given.
+void FillDeviceDefaults(DeviceSpec& device);
+
 // The reference of every key.
 FileReference ExplainTopology();
 

@@ -147,6 +147,48 @@ TEST_CASE("a plan shows itself with the names of its sites: on the terminal, as 
   CHECK(RunCommand("geopipectl", args).out.find("timeline of one iteration") == std::string::npos);
 }
 
+TEST_CASE("what if: the plan beside that of other figures, in a table of 80 columns and as JSON") {
+  const std::vector<std::string> json = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));
+  const Json plan = PlanOf(json);
+  std::vector<std::string> args = json;
+  args.insert(args.end(), {"--what-if", "bandwidth=40Gbps,latency=20ms", "--what-if", "search.schedule=geopipe"});
+  const Json both = PlanOf(args);
+  CHECK(both["changed"].size() == 3);
+  CHECK(both["changed"][0] == Json({{"key", "bandwidth"}, {"from", "400Gbps"}, {"to", "40Gbps"}}));
+  CHECK(both["now"]["plan"] == plan["plan"]);
+  CHECK(both["now"]["predicted"] == plan["predicted"]);
+  CHECK(both["then"]["plan"]["schedule"] == "geopipe");
+  CHECK(both["then"]["figures"]["links"][0]["bandwidth_Bps"] == 5e9);
+  const double now_s = both["now"]["predicted"]["iteration_s"].get<double>();
+  const double then_s = both["then"]["predicted"]["iteration_s"].get<double>();
+  CHECK(then_s > now_s);
+  CHECK(both["change"]["iteration"].get<double>() == Approx(then_s / now_s - 1));
+
+  std::vector<std::string> table(json.begin(), json.end() - 2);
+  table.insert(table.end(), {"--what-if", "learning_rate=1e-3"});
+  const CommandResult same = RunCommand("geopipectl", table);
+  INFO(same.out);
+  REQUIRE(same.exit_status.success());
+  CHECK(same.out.starts_with("what if  training.learning_rate "));
+  CHECK(same.out.ends_with(
+      "\nnothing changes: with another training.learning_rate the plan and its times are the same\n"));
+
+  table.back() = "device.memory=4GiB";  // there is no plan with it
+  const CommandResult none = RunCommand("geopipectl", table);
+  CHECK(none.exit_status.exit_code == 3);
+  CHECK(none.out.find("\nno plan then: stage ") != std::string::npos);
+  CHECK(none.err.starts_with("error: --what-if device.memory=4GiB: stage "));
+
+  table.back() = "bandwith=1Gbps";
+  CheckEnded(RunCommand("geopipectl", table), 2,
+             "error: --what-if bandwith=1Gbps: unknown key; did you mean bandwidth?", {});
+  table.back() = "bandwidth=1Gbps";
+  table.emplace_back("--explain");
+  CheckEnded(RunCommand("geopipectl", table), 2, "error: --explain is about one plan and --what-if about two", {});
+  table.back() = "--sweep=latency=1ms..2ms";
+  CheckEnded(RunCommand("geopipectl", table), 2, "error: --sweep is about many plans and --what-if about two", {});
+}
+
 TEST_CASE("a plan says why it is what it is") {
   std::vector<std::string> args = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));
   args.emplace_back("--explain");

@@ -232,14 +232,13 @@ std::string ManyText(double count) {
                         : fmt::format("{} million", digits(count / 1e6));
 }
 
-// "58 h 20 min", "12.3 days".
+}  // namespace
+
 std::string JobDuration(double seconds) {
   constexpr double kDay = 86'400;
   return seconds >= 3 * kDay ? fmt::format("{:.1f} days", seconds / kDay)
                              : HumanAge(static_cast<int64_t>(seconds * 1e9));
 }
-
-}  // namespace
 
 Json PlanToJson(const Plan& plan) {
   Json stages = Json::array();

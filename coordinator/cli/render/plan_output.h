@@ -35,6 +35,8 @@ std::string StageTable(const Plan& plan, View view = {});
 std::string PredictionText(const Prediction& prediction);
 // One line each, "warning       parallelism.zero_stage is 3 ...". Empty without warnings.
 std::string WarningText(const std::vector<std::string>& warnings);
+// "58 h 20 min", "12.3 days".
+std::string JobDuration(double seconds);
 // How well the devices are used, what the job takes, what idles and why, and what each crossing carries. Folded: sites
 // that are idle alike, and crossings that carry as much, in one line each.
 std::string FiguresText(const PlanFigures& figures, View view = {});

@@ -1,0 +1,30 @@
+// Keys of the topology file that more than one reads: the file itself, and what changes a figure by its name.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+
+#include "optimizer/model/cluster.h"
+#include "runtime/base/config/schema.h"
+#include "runtime/manifest/daemon_schema.h"
+
+namespace geopipe {
+
+// Nodes that are alike, in any struct that has them.
+template <class T>
+Schema<T> NodesSchema(int64_t T::*nodes, int64_t T::*devices_per_node, DeviceSpec T::*device, Need need) {
+  return Schema<T>()
+      .Key("nodes", IntegerValue(), nodes, "Machines.")
+      .Key("devices_per_node", IntegerValue(), devices_per_node, "Devices of each.")
+      .Map("device", DeviceSchema(), device, "All of these devices are alike.", need);
+}
+
+// `schema` and the figures of a link.
+inline Schema<LinkSpec> WithLinkFigures(Schema<LinkSpec> schema) {
+  schema.Key("latency", DurationValue(), &LinkSpec::latency_ns, "One way.", Need::kRequired)
+      .Key("bandwidth", BandwidthValue(), &LinkSpec::bandwidth_bytes_per_s, "Per direction, like 400Gbps.",
+           Need::kRequired);
+  return schema;
+}
+
+}  // namespace geopipe
