@@ -6,6 +6,7 @@
 #include <string>
 #include <string_view>
 
+#include "coordinator/cli/asked_cluster.h"
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/link_output.h"
 #include "coordinator/cli/render/format.h"
@@ -136,17 +137,29 @@ absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& wh
   return absl::InvalidArgumentError(fmt::format("cannot list '{}': jobs, sites, links or plans", what));
 }
 
+absl::StatusOr<int> PrintTopology(ControlClient& client, const std::string& what, const std::string& name,
+                                  const std::string& server) {
+  if (what != "sites") {
+    return absl::InvalidArgumentError(
+        fmt::format("-o topology writes sites and their links; use it with 'get sites', not with 'get {}'", what));
+  }
+  GP_ASSIGN_OR_RETURN(const ReportedCluster reported, AskForCluster(client, name));
+  fmt::print("{}", TopologyText(reported, server));
+  return kExitOk;
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string what;
   std::string name;
-  FlagSet flags("geopipectl get", "Lists what the coordinator knows.");
+  FlagSet flags("geopipectl get",
+                "Lists what the coordinator knows; 'get sites -o topology' writes a topology file for plan.");
   flags.AddPositional("jobs|sites|links|plans", &what, true, "What to list.");
   flags.AddPositional("NAME", &name, false, "Only this job or site; for links, only those of this site.");
   common.AddServer(flags);
-  common.AddFormat(flags, {"table", "wide", "json", "yaml"});
+  common.AddFormat(flags, {"table", "wide", "json", "yaml", "topology"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
@@ -154,6 +167,9 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
     what = what == kind.substr(0, kind.size() - 1) ? kind : what;  // get job NAME
   }
   ControlClient client(common.server, common.timeout_ns);
+  if (common.output == OutputFormat::kTopology) {
+    return PrintTopology(client, what, name, common.server);
+  }
   const bool wide = common.output == OutputFormat::kWide;
   GP_ASSIGN_OR_RETURN(const Listing listing, MakeListing(client, what, name, wide));
   if (!name.empty() && listing.json.empty()) {

@@ -13,6 +13,8 @@
 #include <thread>
 #include <utility>
 
+#include "coordinator/cli/asked_cluster.h"
+#include "coordinator/cli/control_client.h"
 #include "coordinator/cli/plan_sweep.h"
 #include "coordinator/cli/render/alternatives_output.h"
 #include "coordinator/cli/render/explanation_output.h"
@@ -57,6 +59,7 @@ struct PlanFlags {
   CommonFlags common;
   std::string job_path;
   std::string topology_path;
+  bool from_sites = false;
   std::string profile_path;
   std::string search = "genetic";
   std::optional<uint64_t> seed;
@@ -100,12 +103,19 @@ absl::Status OverrideDevices(const PlanFlags& flags, ClusterSpec& cluster) {
   return ValidateCluster(cluster);
 }
 
+absl::StatusOr<ClusterSpec> ReadCluster(const PlanFlags& flags) {
+  const DeviceFigures figures = flags.profile_path.empty() ? DeviceFigures::kNeeded : DeviceFigures::kOptional;
+  if (!flags.from_sites) {
+    return ReadTopologyFile(flags.topology_path, figures);
+  }
+  ControlClient client(flags.common.server, flags.common.timeout_ns);
+  return ClusterOfSites(client, figures);
+}
+
 absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   PlanRequest request;
   GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
-  GP_ASSIGN_OR_RETURN(request.cluster,
-                      ReadTopologyFile(flags.topology_path,
-                                       flags.profile_path.empty() ? DeviceFigures::kNeeded : DeviceFigures::kOptional));
+  GP_ASSIGN_OR_RETURN(request.cluster, ReadCluster(flags));
   if (!flags.profile_path.empty()) {
     GP_ASSIGN_OR_RETURN(request.profile, ReadProfileFile(flags.profile_path, &request.cluster));
   }
@@ -316,6 +326,21 @@ std::string ToText(const Planned& planned, View view) {
   return WrapLines(text, view.columns);
 }
 
+absl::Status CheckInputs(const PlanFlags& options, const FlagSet& flags) {
+  if (options.job_path.empty() || (options.topology_path.empty() && !options.from_sites)) {
+    return absl::InvalidArgumentError(
+        "a plan needs a job and a cluster: -f JOB.yaml and --topology FILE, or --from-sites where a coordinator runs");
+  }
+  if (!options.topology_path.empty() && options.from_sites) {
+    return absl::InvalidArgumentError(
+        "--topology and --from-sites both say what the cluster is; leave one of them out");
+  }
+  if (!options.from_sites && (flags.given("server") || flags.given("timeout"))) {
+    return absl::InvalidArgumentError("--server and --timeout are about --from-sites; add it or leave them out");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
@@ -323,6 +348,10 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   FlagSet flags("geopipectl plan", "Plans a job on a cluster and says what it would do, and why.");
   flags.AddPath("file,f", &options.job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
   flags.AddPath("topology", &options.topology_path, "FILE", "Topology file ('geopipectl explain topology').");
+  flags.Add("from-sites", &options.from_sites,
+            "Plan for the federation as the coordinator knows it, all devices of its connected nodes, in place of a "
+            "topology file.");
+  options.common.AddServer(flags);
   flags.AddPath("profile", &options.profile_path, "FILE",
                 "Measured costs ('geopipectl explain profile'), which replace the model and correct it elsewhere.");
   flags.Add("search", &options.search, "METHOD", "genetic, or exhaustive for small spaces.");
@@ -342,9 +371,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
-  if (options.job_path.empty() || options.topology_path.empty()) {
-    return absl::InvalidArgumentError("a plan needs a job and a cluster: -f JOB.yaml --topology FILE");
-  }
+  GP_RETURN_IF_ERROR(CheckInputs(options, flags));
   if (!options.sweep.given() && (flags.given("steps") || flags.given("sweep-schedules"))) {
     return absl::InvalidArgumentError("--steps and --sweep-schedules are about --sweep; add it or leave them out");
   }

@@ -10,6 +10,7 @@
 #include "coordinator/cli/render/format.h"
 #include "optimizer/base/quantities.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {

@@ -84,7 +84,8 @@ int RemoteExitCode(const absl::Status& status) {
 }
 
 void CommonFlags::AddFormat(FlagSet& flags, std::vector<std::string> choices) {
-  static constexpr std::array<std::string_view, 4> kFormats{"table", "wide", "json", "yaml"};  // as in OutputFormat
+  static constexpr std::array<std::string_view, 5> kFormats{"table", "wide", "json", "yaml",
+                                                            "topology"};  // as in OutputFormat
   const std::string metavar = fmt::format("{}", fmt::join(choices, "|"));
   const std::string default_text = choices.front();
   flags.AddParsed("format,o", metavar, default_text, "How to print the result.",

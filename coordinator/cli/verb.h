@@ -44,7 +44,7 @@ absl::StatusOr<T> OrFailed(absl::StatusOr<T> value) {
   return OrFailed(std::move(value).status());
 }
 
-enum class OutputFormat : uint8_t { kTable, kWide, kJson, kYaml };
+enum class OutputFormat : uint8_t { kTable, kWide, kJson, kYaml, kTopology };
 
 // Flags that several verbs have.
 struct CommonFlags {

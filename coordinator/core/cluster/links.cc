@@ -17,6 +17,33 @@ std::string PlaceOf(const SitePair& pair) {
                         : fmt::format("between {} and {}", pair.first, pair.second);
 }
 
+LinkSpec PlannedLink(const SitePair& sites, const MergedLink& declared, const v1::LinkMeasurement* there,
+                     const v1::LinkMeasurement* back) {
+  std::optional<int64_t> latency_ns;
+  std::optional<double> bandwidth_bytes_per_s;
+  for (const v1::LinkMeasurement* measured : {there, back}) {
+    if (measured == nullptr) {
+      continue;
+    }
+    latency_ns = std::max(latency_ns.value_or(0), measured->latency_ns());
+    if (measured->bandwidth_bytes_per_s() > 0) {
+      bandwidth_bytes_per_s = std::min(bandwidth_bytes_per_s.value_or(measured->bandwidth_bytes_per_s()),
+                                       measured->bandwidth_bytes_per_s());
+    }
+  }
+  return {sites.first, sites.second, latency_ns.value_or(declared.latency_ns),
+          bandwidth_bytes_per_s.value_or(declared.bandwidth_bytes_per_s)};
+}
+
+std::optional<NetworkSpec> PlannedNetwork(const v1::LinkMeasurement& measured) {
+  if (measured.bandwidth_bytes_per_s() <= 0) {
+    return std::nullopt;
+  }
+  return NetworkSpec{.bandwidth_bytes_per_s = measured.bandwidth_bytes_per_s(),
+                     .latency_ns = measured.latency_ns(),
+                     .per = NetworkSpec::Per::kNode};
+}
+
 LinkTable LinkTable::Of(const std::map<NodeKey, NodeRecord>& nodes) {
   LinkTable table;
   table.Merge(nodes, /*gone=*/false);
@@ -111,22 +138,12 @@ std::vector<LinkSpec> LinkTable::SpecsFor(std::span<const std::string> sites, co
       if (link == nullptr) {
         continue;
       }
-      std::optional<int64_t> latency_ns;
-      std::optional<double> bandwidth_bytes_per_s;
-      for (const MeasuredDirection* direction :
-           {measured.Find(sites[i], sites[j]), measured.Find(sites[j], sites[i])}) {
-        if (direction == nullptr) {
-          continue;
-        }
-        const v1::LinkMeasurement& value = direction->value;
-        latency_ns = std::max(latency_ns.value_or(0), value.latency_ns());
-        if (value.bandwidth_bytes_per_s() > 0) {
-          bandwidth_bytes_per_s =
-              std::min(bandwidth_bytes_per_s.value_or(value.bandwidth_bytes_per_s()), value.bandwidth_bytes_per_s());
-        }
-      }
-      specs.push_back({sites[i], sites[j], latency_ns.value_or(link->latency_ns),
-                       bandwidth_bytes_per_s.value_or(link->bandwidth_bytes_per_s)});
+      const auto measurement = [&](const std::string& from, const std::string& to) {
+        const MeasuredDirection* direction = measured.Find(from, to);
+        return direction == nullptr ? nullptr : &direction->value;
+      };
+      specs.push_back(
+          PlannedLink({sites[i], sites[j]}, *link, measurement(sites[i], sites[j]), measurement(sites[j], sites[i])));
     }
   }
   return specs;
@@ -134,12 +151,7 @@ std::vector<LinkSpec> LinkTable::SpecsFor(std::span<const std::string> sites, co
 
 std::optional<NetworkSpec> LinkTable::NetworkInside(const std::string& site, const MeasuredLinks& measured) const {
   const MeasuredDirection* found = Find(site, site) == nullptr ? nullptr : measured.Find(site, site);
-  if (found == nullptr || found->value.bandwidth_bytes_per_s() <= 0) {
-    return std::nullopt;
-  }
-  return NetworkSpec{.bandwidth_bytes_per_s = found->value.bandwidth_bytes_per_s(),
-                     .latency_ns = found->value.latency_ns(),
-                     .per = NetworkSpec::Per::kNode};
+  return found == nullptr ? std::nullopt : PlannedNetwork(found->value);
 }
 
 absl::Status LinkTable::CheckPipeline(const JobSpec& job, std::span<const std::string> sites) const {

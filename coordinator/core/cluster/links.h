@@ -44,6 +44,15 @@ struct MergedLink {
   }
 };
 
+// The link between two sites for the planner: as measured, and what was not, as declared. A plan has one latency and
+// one bandwidth for both directions, so those of the worse one. Measurements may be null.
+LinkSpec PlannedLink(const SitePair& sites, const MergedLink& declared, const v1::LinkMeasurement* there,
+                     const v1::LinkMeasurement* back);
+
+// The network inside a site for the planner, as measured; nullopt: its bandwidth was not. The devices of a node share
+// it: what one process of a node got is no promise that each of several gets as much at once.
+std::optional<NetworkSpec> PlannedNetwork(const v1::LinkMeasurement& measured);
+
 class LinkTable {
  public:
   // The links of all registered nodes, connected or not: a link does not end with a stream. Declarations of nodes that
@@ -65,8 +74,7 @@ class LinkTable {
   // Every link, in order.
   std::vector<SitePair> Pairs() const;
 
-  // Links among `sites` for the planner: as measured, where they were. A plan has one latency and one bandwidth for
-  // both directions, so those of the worse one.
+  // Links among `sites` for the planner (PlannedLink).
   std::vector<LinkSpec> SpecsFor(std::span<const std::string> sites, const MeasuredLinks& measured) const;
 
   // The network inside the site for the planner, as measured; nullopt where it was not, or none is to be measured. The

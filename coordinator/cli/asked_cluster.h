@@ -1,0 +1,26 @@
+// The federation as a cluster to plan for: what the coordinator knows of its sites, nodes, devices and links.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <string>
+#include <string_view>
+
+#include "coordinator/cli/control_client.h"
+#include "coordinator/core/cluster/reported_cluster.h"
+#include "coordinator/spec/topology_file.h"
+#include "optimizer/model/cluster.h"
+
+namespace geopipe {
+
+// Of all sites, or of the one of this name. Errors of the client's and of ClusterAsReported, with their exit codes.
+absl::StatusOr<ReportedCluster> AskForCluster(ControlClient& client, const std::string& site = "");
+
+// A topology file of it, with a comment for whatever is not known.
+std::string TopologyText(const ReportedCluster& reported, std::string_view server);
+
+// The cluster for a plan; says on standard error which nodes are left out. InvalidArgument where devices must say how
+// fast they are and do not.
+absl::StatusOr<ClusterSpec> ClusterOfSites(ControlClient& client, DeviceFigures figures);
+
+}  // namespace geopipe
