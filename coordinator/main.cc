@@ -110,7 +110,7 @@ int Main(int argc, char** argv) {
   }
   if (flags.help_requested()) {
     PrintOut("{}\nConfiguration keys:\n{}", flags.Help(TerminalColumns()),
-               CoordinatorConfigSchema().Reference(TextColumns()));
+             CoordinatorConfigSchema().Reference(TextColumns()));
     return 0;
   }
   if (line.version) {

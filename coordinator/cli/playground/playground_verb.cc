@@ -343,8 +343,7 @@ absl::StatusOr<int> PrintComparison(const Rehearsal& rehearsal, const std::vecto
     reports.push_back({rehearsal.variants[i].label, outcomes[i].report});
   }
   if (format == OutputFormat::kTable) {
-    PrintOut("\n{}\nlogs {}\n", ComparisonTable(reports, TextColumns()),
-               outcomes.front().report.artifacts.at("logs"));
+    PrintOut("\n{}\nlogs {}\n", ComparisonTable(reports, TextColumns()), outcomes.front().report.artifacts.at("logs"));
   } else {
     GP_ASSIGN_OR_RETURN(const Json json, OrFailed(ComparisonToJson(rehearsal.job.name, reports)));
     PrintDocument(json, format);

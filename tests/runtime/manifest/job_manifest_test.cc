@@ -70,7 +70,8 @@ TEST_CASE("Every key of a job file counts") {
   CHECK(job->training == training);
   CHECK(job->precision == Precision::kBf16);
   CHECK(job->parallelism == ParallelismSpec{0, 4, 0, 0, true, 2, Recompute::kSelective, Offload::kOptimizer});
-  CHECK(job->search == SearchSpec{{1, 2}, {1024, 2048}, 3, ScheduleKind::kGeoPipe, Prefer::kMemory, 7, 2'500'000'000, 100});
+  CHECK(job->search ==
+        SearchSpec{{1, 2}, {1024, 2048}, 3, ScheduleKind::kGeoPipe, Prefer::kMemory, 7, 2'500'000'000, 100});
   CHECK(job->placement.sites.empty());
   CHECK(job->checkpoint == CheckpointSpec{"/jobs/checkpoints/", 100, 5, 1});
   CHECK(job->replan == ReplanSpec{0.2, 0.05, 3, true});
