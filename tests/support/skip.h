@@ -1,11 +1,11 @@
-// How a test says that it cannot run here.
+// Lets a test say that it cannot run here.
 #pragma once
 
 #include <string_view>
 
 namespace geopipe {
 
-// What a program of tests exits with when a test was skipped and no assertion failed. ctest counts it as skipped; any
+// Exit code of a program of tests in which a test was skipped and no assertion failed. ctest counts it as skipped; any
 // failure exits with 1 instead.
 inline constexpr int kSkipReturnCode = 77;
 
@@ -13,7 +13,7 @@ inline constexpr int kSkipReturnCode = 77;
 // half a test: what can be checked everywhere is a test of its own, which a skip would hide.
 void Skip(std::string_view why);
 
-// Whether some test of this process was skipped.
+// True when a test of this process was skipped.
 bool AnySkipped();
 
 }  // namespace geopipe

@@ -69,7 +69,7 @@ TEST_CASE("Random damage is refused or gives a valid value") {
   }
 }
 
-// What receivers rely on in a worker's report of an iteration, said anew; nullopt for messages of other kinds.
+// Says anew whether what receivers rely on holds in a report of an iteration; nullopt for messages of other kinds.
 std::optional<bool> IsSound(const v1::ConnectRequest& request) {
   if (!request.has_reports()) {
     return std::nullopt;

@@ -76,8 +76,8 @@ TEST_CASE("what waits when the inbox is closed is dropped, and nothing is taken 
   CHECK(event.use_count() == 1);
 }
 
-// As gRPC's threads and the core's do: each sender gives its next event when the last one was taken, by whatever thread
-// says so, and others try and go away.
+// Does what gRPC's threads and the core's do: each sender gives its next event when the last one was taken, by whatever
+// thread says so, and others try and go away.
 TEST_CASE("many threads post through a small inbox: each sender's events come in order, and all come") {
   constexpr int kSenders = 4;
   constexpr int kEach = 500;

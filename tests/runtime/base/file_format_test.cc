@@ -26,7 +26,7 @@ std::string NameOf(const std::string& content) {
   return format == nullptr ? "" : std::string(format->name);
 }
 
-// What follows a signature in files of that format, for our purposes.
+// Fills `begin` up with bytes that stand for the rest of a file of its format.
 std::string Filled(std::string begin, size_t bytes = 600) {
   SplitMix64 random(7);
   while (begin.size() < bytes) {
@@ -107,7 +107,7 @@ TEST_CASE("files of known formats are named") {
   }));
   INFO(name);
   CHECK(NameOf(content) == name);
-  // Nothing of a format that is cut short is a crash.
+  // A format that is cut short anywhere must not crash it.
   for (size_t length = 0; length < std::min<size_t>(content.size(), 300); ++length) {
     RecogniseFormat(content.substr(0, length));
   }

@@ -28,7 +28,7 @@ std::string FileOf(int64_t count, const std::function<T(int64_t)>& value) {
   return bytes;
 }
 
-// As reading a file finds it: whether a token is outside the vocabulary, and what the statistics say.
+// Reads tokens as a file's reader does: says whether one is outside the vocabulary, and what the statistics say.
 std::string Contradiction(const std::string& bytes, TokenDtype dtype, int64_t vocab_size) {
   TokenStatistics statistics;
   const size_t half = bytes.size() / 16 * 8;  // in two pieces

@@ -69,7 +69,7 @@ TEST_CASE("a peer counts as stuck after ten times the whole iteration's work, at
   CHECK(ProgressDeadlineNs(costs) == 60'000'000'000);
   costs.forward_ns[0] = 20'000'000'000;
   CHECK(ProgressDeadlineNs(costs) == 10 * 3 * (20'000'000'000 + 3 + 2 + 4));
-  // What is predicted to take years fits 64 bits, and ten times that does not.
+  // A prediction of years fits 64 bits, and ten times that does not.
   costs.forward_ns[0] = 1'000'000'000'000'000'000;
   CHECK(ProgressDeadlineNs(costs) == kMaxPatienceNs);
 }

@@ -1,4 +1,4 @@
-// Without gRPC, so that ThreadSanitizer can follow its threads.
+// Tests the outbox without gRPC, so that ThreadSanitizer can follow its threads.
 #include "runtime/base/grpc/outbox.h"
 
 #include <catch2/catch.hpp>
