@@ -160,7 +160,7 @@ absl::StatusOr<int> ListOfJob(const CommonFlags& common, const std::string& job)
     PrintDocument({{"job", job}, {"complete", CheckpointsToJson(detail)}}, common.output);
     return kExitOk;
   }
-  const std::string text = CheckpointText(detail);
+  const std::string text = CheckpointText(detail, TextColumns());
   PrintOut("{}", text.empty() ? "no complete checkpoints\n" : text);
   return kExitOk;
 }

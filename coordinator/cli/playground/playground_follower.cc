@@ -78,8 +78,7 @@ void PlaygroundFollower::PrintPlan() {
 }
 
 void PlaygroundFollower::Print(const std::string& line) {
-  PrintTo(lines_, "{}{}
-", terminal_ ? "[K" : "", WrapLines(line, TextColumns()));
+  PrintTo(lines_, "{}{}\n", terminal_ ? "\r\033[K" : "", WrapLines(line, TextColumns()));
   (void)FlushOutput();
 }
 
