@@ -63,7 +63,7 @@ TEST_CASE("no program dies of its streams, and each ends with the exit code that
       {"geopipectl", {"plan", "-f", "nope"}, 2},
       {"geopipectl", {"nosuch"}, 2},
       {"geopipectl", {}, 2},
-      {"geopipectl", {"get", "jobs", "--server", "127.0.0.1:1"}, 4},
+      {"geopipectl", {"get", "jobs", "--server", "127.0.0.1:1", "--timeout", "1s"}, 4},
       {"geopipectl", {"--help"}, 0},
       {"geopipectl", {"explain", "job"}, 0},
       {"geopipectl", {"simulate", "-f", simple, "-o", "json"}, 0},

@@ -1,5 +1,6 @@
 #include "optimizer/plan/given_schedule.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <utility>
@@ -22,6 +23,7 @@ PlanRequest RequestOf(Schedule schedule) {
   PlanRequest request = PaperRequest();
   request.job.search.schedule = ScheduleKind::kAuto;
   request.job.parallelism.pipeline = 0;
+  request.cluster.links.push_back({"north", "west", 10 * test::kMillisecond, 50e9});
   request.baselines = false;
   request.cluster_bound = false;
   request.schedule = std::move(schedule);
