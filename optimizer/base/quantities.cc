@@ -48,6 +48,7 @@ constexpr std::array<Unit, 5> kDecimalSizes{{{"kB", 1e3}, {"KB", 1e3}, {"MB", 1e
 
 constexpr double kMaxSeconds = 9e9;
 constexpr double kMaxBytes = 1152921504606846976.0;  // 2^60
+constexpr double kMaxBytesPerSecond = 1e15;          // a thousand times the fastest memory there is
 
 struct Quantity {
   double number = 0;
@@ -102,6 +103,21 @@ absl::StatusOr<double> Parse(std::string_view text, std::string_view what, std::
 int64_t RoundHalfUp(double value) {
   const double whole = std::floor(value);
   return static_cast<int64_t>(whole) + (value - whole >= 0.5 ? 1 : 0);
+}
+
+// "989e12" of "989TFLOPS" or "989 TFLOP/s": what a number with a unit would be without it; empty when it is none.
+std::string PlainNumber(std::string_view text) {
+  constexpr std::string_view kPrefixes = "kMGTPE";
+  double number = 0;
+  const std::string_view trimmed = Trim(text);
+  const auto [end, error] = std::from_chars(trimmed.data(), trimmed.data() + trimmed.size(), number);
+  const std::string_view digits = trimmed.substr(0, static_cast<size_t>(end - trimmed.data()));
+  const std::string_view unit = Trim(trimmed.substr(digits.size()));
+  const size_t prefix = unit.empty() ? std::string_view::npos : kPrefixes.find(unit.front());
+  return error != std::errc() || !std::isfinite(number) || prefix == std::string_view::npos ||
+                 digits.find_first_of("eE") != std::string_view::npos
+             ? ""
+             : fmt::format("{}e{}", digits, 3 * (prefix + 1));
 }
 
 // The fewest digits from which `value` comes back when multiplied by `factor` again; empty when there are none.
@@ -191,6 +207,10 @@ absl::StatusOr<double> ParseBandwidth(std::string_view text) {
   if (!(bytes_per_s > 0) || !std::isfinite(bytes_per_s)) {
     return absl::InvalidArgumentError(fmt::format("'{}' is not a positive bandwidth; write it like 400Gbps", text));
   }
+  if (bytes_per_s > kMaxBytesPerSecond) {
+    return absl::InvalidArgumentError(
+        fmt::format("'{}' is too large; the largest bandwidth is {}", text, FormatBandwidth(kMaxBytesPerSecond)));
+  }
   return bytes_per_s;
 }
 
@@ -213,7 +233,10 @@ absl::StatusOr<double> ParseNumber(std::string_view text) {
   double number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(number)) {
-    return Invalid(text, "a number", "3.0e-4");
+    const std::string plain = PlainNumber(text);
+    return plain.empty() ? Invalid(text, "a number", "3.0e-4")
+                         : absl::InvalidArgumentError(fmt::format(
+                               "'{}' has a unit and must be a plain number; write it like {}", text, plain));
   }
   return number;
 }
@@ -227,6 +250,9 @@ absl::StatusOr<int64_t> ParseInteger(std::string_view text) {
   // Whole numbers in exponent form are read up to the limit below which a double holds each of them.
   constexpr double kMaxExact = 9007199254740992.0;
   const absl::StatusOr<double> number = ParseNumber(text);
+  if (!number.ok() && !PlainNumber(text).empty()) {
+    return number.status();
+  }
   if (!number.ok() || std::floor(*number) != *number || std::fabs(*number) > kMaxExact) {
     return Invalid(text, "a whole number", "1048576");
   }

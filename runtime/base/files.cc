@@ -107,6 +107,9 @@ absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t max_bytes) {
   struct stat info {};
   GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForReading(path == "-" ? "/dev/stdin" : path, &info));
   GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, max_bytes));
+  if (path == "-" && content.find_first_not_of(" \t\r\n") == std::string::npos) {
+    return absl::InvalidArgumentError("cannot read -: standard input is empty; name a file, or give its text there");
+  }
   if (content.size() > max_bytes) {
     return absl::OutOfRangeError(
         fmt::format("{} is larger than {} bytes, the most that is read of such a file", path.string(), max_bytes));

@@ -16,8 +16,9 @@ namespace geopipe {
 // Canonical status of a failed system call: "<what>: No such file or directory" as NotFound, and so on.
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
-// The whole file; of "-" standard input. OutOfRange when it has more than `max_bytes`; InvalidArgument for what is no
-// regular file, which is never waited for (descriptors that this process was given, as /dev/fd/63, may be pipes).
+// The whole file; of "-" standard input, which is not empty. OutOfRange when it has more than `max_bytes`;
+// InvalidArgument for what is no regular file, which is never waited for (descriptors that this process was given, as
+// /dev/fd/63, may be pipes).
 absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, size_t max_bytes);
 
 // Reads at most the last `max_bytes` of a file, from the start of a line on where that is possible.

@@ -12,6 +12,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/home_path.h"
 #include "runtime/base/suggest.h"
+#include "runtime/base/utf8.h"
 #include "runtime/base/wrap.h"
 
 namespace geopipe {
@@ -22,8 +23,8 @@ absl::Status SetNumber(std::string_view text, Number* value) {
   Number parsed{};
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), parsed);
   if (error != std::errc() || end != text.data() + text.size()) {
-    return absl::InvalidArgumentError(
-        fmt::format("'{}' is not {}", text, std::is_signed_v<Number> ? "a whole number" : "a whole number from 0 on"));
+    return absl::InvalidArgumentError(fmt::format(
+        "'{}' is not {}", Excerpt(text), std::is_signed_v<Number> ? "a whole number" : "a whole number from 0 on"));
   }
   *value = parsed;
   return absl::OkStatus();
@@ -94,7 +95,7 @@ void FlagSet::Add(std::string_view name, std::optional<std::string>* value, std:
 void FlagSet::Add(std::string_view name, bool* value, std::string_view help) {
   AddParsed(name, "", *value ? "true" : "", help, [value](std::string_view text) {
     if (text != "true" && text != "false") {
-      return absl::InvalidArgumentError(fmt::format("'{}' is neither true nor false", text));
+      return absl::InvalidArgumentError(fmt::format("'{}' is neither true nor false", Excerpt(text)));
     }
     *value = text == "true";
     return absl::OkStatus();
@@ -142,8 +143,8 @@ absl::Status FlagSet::UnknownFlag(std::string_view argument, std::string_view na
     names.push_back(flag.name);
   }
   const std::string hint = DidYouMean(name, names, "--");
-  return absl::InvalidArgumentError(
-      fmt::format("unknown flag {}{}", argument, hint.empty() ? fmt::format("; see {} --help", usage_name_) : hint));
+  return absl::InvalidArgumentError(fmt::format("unknown flag {}{}", Excerpt(argument),
+                                                hint.empty() ? fmt::format("; see {} --help", usage_name_) : hint));
 }
 
 absl::Status FlagSet::SetFlag(Flag& flag, std::string_view shown, const std::optional<std::string_view>& attached,
@@ -185,7 +186,7 @@ absl::Status FlagSet::SetPositionals(std::span<const std::string> arguments) {
     }
   }
   if (next < arguments.size()) {
-    return absl::InvalidArgumentError(fmt::format("unexpected argument '{}'; {}", arguments[next], Usage()));
+    return absl::InvalidArgumentError(fmt::format("unexpected argument '{}'; {}", Excerpt(arguments[next]), Usage()));
   }
   return absl::OkStatus();
 }

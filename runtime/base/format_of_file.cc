@@ -33,6 +33,23 @@ const FolderFormat* FormatOfFolder(const std::string& path) {
   return RecogniseFolder(names);
 }
 
+absl::Status CheckFlatTokens(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::is_directory(path, error)) {
+    const FolderFormat* format = FormatOfFolder(path);
+    return absl::FailedPreconditionError(
+        format == nullptr ? fmt::format("{}: data.path names a folder; name one flat file of tokens", path)
+                          : fmt::format("{}: data.path names a folder with {} ({}); {}", path, format->name,
+                                        format->sign, format->remedy));
+  }
+  GP_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
+  GP_ASSIGN_OR_RETURN(const FileFormat* format, FormatOfFile(file));
+  return format == nullptr
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError(fmt::format("{}: is {}, not a flat file of tokens; {}", path, format->name,
+                                                      RemedyFor(*format, WantedFile::kTokens)));
+}
+
 std::string DescribeOtherWeights(const std::string& path) {
   std::error_code error;
   if (std::filesystem::is_regular_file(path, error)) {

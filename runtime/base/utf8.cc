@@ -57,4 +57,15 @@ std::string Printable(std::string_view text) {
   return printable;
 }
 
+std::string Excerpt(std::string_view text) {
+  constexpr size_t kShown = 80;
+  size_t end = std::min(text.size(), kShown);
+  while (end < text.size() && end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) {
+    --end;  // not within a character
+  }
+  std::string shown = Printable(text.substr(0, end));
+  std::ranges::replace(shown, '\n', ' ');
+  return end < text.size() ? shown + "..." : shown;
+}
+
 }  // namespace geopipe

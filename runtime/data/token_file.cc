@@ -4,8 +4,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <filesystem>
-#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -90,27 +88,10 @@ absl::StatusOr<std::unique_ptr<Corpus>> Open(DataFiles files, int64_t vocab_size
   return corpus;
 }
 
-absl::Status CheckNoOtherFormat(const std::string& path) {
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    const FolderFormat* format = FormatOfFolder(path);
-    return absl::FailedPreconditionError(
-        format == nullptr ? fmt::format("{}: data.path names a folder; name one flat file of tokens", path)
-                          : fmt::format("{}: data.path names a folder with {} ({}); {}", path, format->name,
-                                        format->sign, format->remedy));
-  }
-  GP_ASSIGN_OR_RETURN(const InputFile file, InputFile::Open(path));
-  GP_ASSIGN_OR_RETURN(const FileFormat* format, FormatOfFile(file));
-  return format == nullptr
-             ? absl::OkStatus()
-             : absl::InvalidArgumentError(fmt::format("{}: is {}, not a flat file of tokens; {}", path, format->name,
-                                                      RemedyFor(*format, WantedFile::kTokens)));
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Corpus>> OpenTokenFile(const std::string& path, TokenDtype dtype, int64_t vocab_size) {
-  GP_RETURN_IF_ERROR(CheckNoOtherFormat(path));
+  GP_RETURN_IF_ERROR(CheckFlatTokens(path));
   GP_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open({path}));
   const int64_t element_bytes = dtype == TokenDtype::kUint16 ? 2 : 4;
   if (files.bytes() == 0) {

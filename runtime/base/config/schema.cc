@@ -45,8 +45,8 @@ absl::Status UnknownKey(const YamlDocument& document, const YamlEntry& entry, st
 }
 
 absl::Status MissingKey(const YamlDocument& document, const YamlNode& map, std::string_view path, std::string_view key,
-                        std::string_view type) {
-  return document.Error(map.mark, JoinPath(path, key), fmt::format("missing; add `{}: <{}>`", key, type));
+                        std::string_view value) {
+  return document.Error(map.mark, JoinPath(path, key), fmt::format("missing; add `{}: {}`", key, value));
 }
 
 }  // namespace
@@ -150,6 +150,12 @@ std::string FileReference::Text(int32_t columns) const {
 namespace internal {
 namespace {
 
+// Whether one word is all that the field takes.
+bool IsOneWord(const SchemaTable::Field& field) {
+  return field.kind == SchemaTable::Field::Kind::kValue && field.value.sample != nullptr &&
+         field.value.sample([] { return uint64_t{0}; }) == field.type;
+}
+
 void* In(const Place& place, void* value) { return place ? place(value) : value; }
 // REQUIRES: the place is in no list element or optional map, where finding changes the value.
 const void* In(const Place& place, const void* value) { return In(place, const_cast<void*>(value)); }
@@ -205,7 +211,7 @@ absl::Status SchemaTable::ReadMap(const YamlDocument& document, const YamlNode& 
   }
   for (const Field& field : fields_) {
     if (complete && field.need == Need::kRequired && node.Find(field.key) == nullptr) {
-      return MissingKey(document, node, path, field.key, field.type);
+      return MissingKey(document, node, path, field.key, IsOneWord(field) ? field.type : "<" + field.type + ">");
     }
   }
   return absl::OkStatus();

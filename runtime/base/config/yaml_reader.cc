@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/file_format.h"
 #include "runtime/base/files.h"
 #include "runtime/base/utf8.h"
 
@@ -217,6 +218,42 @@ class TreeBuilder final : public YAML::EventHandler {
   int64_t anchored_nodes_ = 0;
 };
 
+// The tab in the indentation of the line, or of the one before it at whose end a reader notices; line 0: there is none.
+YamlMark TabIn(std::string_view text, int32_t line) {
+  int32_t number = 1;
+  YamlMark found;
+  while (number <= line) {
+    const std::string_view rest = text.substr(0, text.find('\n'));
+    const size_t indentation = rest.find_first_not_of(" \t");
+    const size_t tab = rest.find('\t');
+    if (number + 1 >= line && tab < indentation && indentation != std::string_view::npos) {
+      found = {number, static_cast<int32_t>(tab) + 1};
+    }
+    if (rest.size() == text.size()) {
+      break;
+    }
+    text.remove_prefix(rest.size() + 1);
+    ++number;
+  }
+  return found;
+}
+
+// What is no text at all: of a known format, with a NUL byte, or not UTF-8.
+absl::Status CheckText(std::string_view text, const YamlDocument& document) {
+  const FileFormat* format = RecogniseFormat(text);
+  if (format != nullptr && format->kind != FormatKind::kText) {
+    return document.Error(
+        {}, "", fmt::format("is {}, not YAML text; {}", format->name, RemedyFor(*format, WantedFile::kConfiguration)));
+  }
+  if (const size_t nul = text.find('\0'); nul != std::string_view::npos) {
+    const size_t line_begin = text.rfind('\n', nul) + 1;  // 0 where there is none
+    const auto line = static_cast<int32_t>(std::count(text.begin(), text.begin() + static_cast<int64_t>(nul), '\n'));
+    return document.Error({line + 1, static_cast<int32_t>(nul - line_begin) + 1}, "",
+                          "a NUL byte stands here; save the file as UTF-8 text");
+  }
+  return IsUtf8(text) ? absl::OkStatus() : document.Error({}, "", "not UTF-8 text; save the file as UTF-8");
+}
+
 absl::Status ParseInto(std::string_view text, YamlDocument* document) {
   TreeBuilder builder(document);
   try {
@@ -232,7 +269,10 @@ absl::Status ParseInto(std::string_view text, YamlDocument* document) {
   } catch (const YAML::DeepRecursion& error) {
     return document->Error(ToMark(error.mark), "", fmt::format("nested deeper than {} levels", error.depth()));
   } catch (const YAML::Exception& error) {
-    return document->Error(ToMark(error.mark), "", fmt::format("not valid YAML: {}", error.msg));
+    const YamlMark mark = ToMark(error.mark);
+    const YamlMark tab = TabIn(text, mark.line);
+    return tab.line > 0 ? document->Error(tab, "", "a tab indents this line; YAML is indented with spaces")
+                        : document->Error(mark, "", fmt::format("not valid YAML: {}", error.msg));
   }
   return absl::OkStatus();
 }
@@ -307,9 +347,7 @@ absl::StatusOr<YamlDocument> ParseYaml(std::string_view text, std::string_view f
   if (text.size() > kMaxYamlBytes) {
     return document.Error({}, "", fmt::format("larger than {} bytes; such a file is not taken", kMaxYamlBytes));
   }
-  if (!IsUtf8(text) || text.find('\0') != std::string_view::npos) {
-    return document.Error({}, "", "not UTF-8 text; save the file as UTF-8");
-  }
+  GP_RETURN_IF_ERROR(CheckText(text, document));
   GP_RETURN_IF_ERROR(ParseInto(text, &document));
   if (document.root.is_null()) {
     document.root.kind = YamlNode::Kind::kMap;

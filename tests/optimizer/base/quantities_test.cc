@@ -44,6 +44,15 @@ TEST_CASE("A wrong quantity is refused with an example") {
   CHECK_FALSE(ParseBandwidth("0bps").ok());
   CHECK_FALSE(ParseBandwidth("0").ok());
   CHECK_FALSE(ParseBandwidth("1e400Gbps").ok());
+  CHECK(ParseBandwidth("1e300Gbps").status().message() ==
+        "'1e300Gbps' is too large; the largest bandwidth is 8000Tbps");
+  CHECK(ParseBandwidth("8000Tbps").value() == 1e15);
+  CHECK(ParseNumber("989TFLOPS").status().message() ==
+        "'989TFLOPS' has a unit and must be a plain number; write it like 989e12");
+  CHECK(ParseNumber("1.5 PFLOP/s").status().message() ==
+        "'1.5 PFLOP/s' has a unit and must be a plain number; write it like 1.5e15");
+  CHECK(ParseInteger("4M").status().message() == "'4M' has a unit and must be a plain number; write it like 4e6");
+  CHECK(ParseNumber("5e3k").status().message() == "'5e3k' is not a number; write it like 3.0e-4");
   CHECK_FALSE(ParseBytes("1e30GiB").ok());
   CHECK_FALSE(ParseRatio("0.15").ok());
   CHECK_FALSE(ParseInteger("1.5").ok());

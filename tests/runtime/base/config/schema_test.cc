@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "runtime/base/config/environment.h"
+
 namespace geopipe {
 namespace {
 
@@ -107,6 +109,20 @@ TEST_CASE("Overlays come from text and from the environment, and name their sour
   for (const char* key : {"HEARTBEAT_MISSES", "SITE", "PORTS", "DIE_WITH_PARENT"}) {
     unsetenv((std::string("GEOPIPE_SCHEMA_TEST_") + key).c_str());
   }
+}
+
+TEST_CASE("A variable that is no key's is refused with the one that is meant") {
+  const std::vector<std::string> keys = ConfigSchema().KeyPaths();
+  constexpr std::string_view kPrefix = "GEOPIPE_SCHEMA_TEST_";
+  CHECK(CheckEnvironmentNames(kPrefix, keys).ok());
+  setenv("GEOPIPE_SCHEMA_TEST_HEARTBEAT_MISES", "9", 1);
+  CHECK(CheckEnvironmentNames(kPrefix, keys).message() ==
+        "environment variable GEOPIPE_SCHEMA_TEST_HEARTBEAT_MISES: no key of the configuration; did you mean "
+        "GEOPIPE_SCHEMA_TEST_HEARTBEAT_MISSES?");
+  unsetenv("GEOPIPE_SCHEMA_TEST_HEARTBEAT_MISES");
+  setenv("GEOPIPE_SCHEMA_TEST_SITE", "x", 1);
+  CHECK(CheckEnvironmentNames(kPrefix, keys).ok());
+  unsetenv("GEOPIPE_SCHEMA_TEST_SITE");
 }
 
 TEST_CASE("The reference is made from the table") {

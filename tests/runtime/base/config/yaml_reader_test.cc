@@ -44,6 +44,18 @@ TEST_CASE("What YAML allows and we do not is refused at its place") {
   CHECK(ParseError("a: 1\n---\nb: 2\n") == "f:3:1: a second document begins here; a file holds one");
   CHECK(ParseError("a: \xff") == "f: not UTF-8 text; save the file as UTF-8");
   CHECK(ParseError("a: [1, 2\nb: 3\n").starts_with("f:"));
+  CHECK(ParseError("a:\n\tb: 1\n") == "f:2:1: a tab indents this line; YAML is indented with spaces");
+  CHECK(ParseError("a: 1\n\tb: 1\n") == "f:2:1: a tab indents this line; YAML is indented with spaces");
+  CHECK(ParseError("a:\n  b: 1\n  \tc: 1\n") == "f:3:3: a tab indents this line; YAML is indented with spaces");
+  CHECK(ParseError("a: \t1\n").empty());
+  CHECK(ParseError(std::string("a: 1\nb: \0\n", 11)) == "f:2:4: a NUL byte stands here; save the file as UTF-8 text");
+  CHECK(ParseError(std::string("\x1f\x8b\x08\0\0\0\0\0\0\x03", 10)) ==
+        "f: is a gzip file, not YAML text; decompress it first");
+  CHECK(ParseError(std::string("\xff\xfe") + std::string("a\0:\0 \0"
+                                                         "1\0\n\0b\0:\0 \0"
+                                                         "2\0",
+                                                         18)) ==
+        "f: is text in UTF-16, not YAML text; save it as UTF-8");
   CHECK(ParseError("a: &x [*x]\n") == "f:1:8: a[0]: an alias stands inside what it names; write the value out");
   CHECK(ParseError(std::string(5000, '[')).starts_with("f:1:"));
 }
