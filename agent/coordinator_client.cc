@@ -53,7 +53,7 @@ class CoordinatorClient::Connection {
   const PostEvent post_;
   const std::unique_ptr<v1::AgentService::Stub> stub_;
   grpc::ClientContext context_;
-  // Has room for all that the core may have under way, so that Push never waits.
+  // Holds all that the core may have under way, so Push never waits.
   Outbox<v1::ConnectRequest> outbox_{static_cast<size_t>(CoordinatorLinkOptions().window)};
   std::atomic<bool> done_ = false;
   std::thread thread_;

@@ -13,7 +13,8 @@
 
 namespace geopipe {
 
-// Of all sites, or of the one of this name. Errors of the client's and of ClusterAsReported, with their exit codes.
+// Asks for all sites, or for the one of this name. Errors are those of the client and of ClusterAsReported, with their
+// exit codes.
 absl::StatusOr<ReportedCluster> AskForCluster(ControlClient& client, const std::string& site = "");
 
 // A topology file of it, with a comment for whatever is not known.

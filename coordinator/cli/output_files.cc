@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What tells files apart: the file itself where there is one, else where it would be.
+// Tells files apart: by the file itself where there is one, else by where it would be.
 struct Identity {
   bool is_there = false;
   bool is_shared = false;  // a device or a pipe, which keeps nothing

@@ -27,7 +27,7 @@ inline constexpr std::string_view kStandardStream = "-";
 // and pipes may be named as often as one likes.
 absl::Status CheckOutputs(std::span<const NamedFile> inputs, std::span<const NamedFile> outputs);
 
-// What the job names that a run or a plan reads: its data and config.json and weights of model.init_from.
+// Files named by the job that a run or a plan reads: its data, and config.json and weights of model.init_from.
 std::vector<NamedFile> FilesOfJob(const JobSpec& job);
 
 // Writes to the file, or for "-" to standard output.

@@ -73,7 +73,7 @@ struct PlanFlags {
   WhatIfFlags what_if;
 };
 
-// What the topology says of all its devices, replaced.
+// Replaces what the topology says of all its devices by what the flags say.
 absl::Status OverrideDevices(const PlanFlags& flags, ClusterSpec& cluster) {
   std::optional<Attention> attention;
   if (flags.attention == "dense" || flags.attention == "blocked") {
@@ -137,7 +137,7 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   return request;
 }
 
-// What the command reads.
+// Files that the command reads.
 std::vector<NamedFile> FilesOf(const PlanFlags& flags, const JobSpec& job) {
   std::vector<NamedFile> files = FilesOfJob(job);
   files.insert(files.end(), {{"-f", flags.job_path},

@@ -1,5 +1,5 @@
-// How far long work is, on standard error: one line that is updated where that is a terminal, a plain line now and then
-// where it is a log.
+// Shows on standard error how far long work is: on a terminal in one line that is updated, in a log by a plain line now
+// and then.
 #pragma once
 
 #include <condition_variable>
@@ -11,7 +11,7 @@
 
 namespace geopipe {
 
-// What is known of a piece of work. Zeros are not known and not shown.
+// State of a piece of work. Zeros are not known and not shown.
 struct Progress {
   std::string what;         // "planning"
   int64_t evaluations = 0;  // candidates looked at
@@ -33,11 +33,11 @@ class ProgressPacer {
 
   // The next piece of work begins.
   void Begin(int64_t now_ns);
-  // What to write now; empty: nothing.
+  // Returns what to write now; empty: nothing.
   std::string At(int64_t now_ns, const Progress& progress);
-  // What to write at the end, which takes the line away.
+  // Returns what to write at the end, which takes the line away.
   std::string End();
-  // When At may next have something to write.
+  // Earliest time at which At may have something to write.
   int64_t next_ns() const { return next_ns_; }
 
  private:

@@ -73,8 +73,8 @@ std::string ToYaml(const nlohmann::ordered_json& json);
 // Prints `json` as JSON or YAML. REQUIRES: format is one of the two.
 void PrintDocument(const nlohmann::ordered_json& json, OutputFormat format);
 
-// What `geopipectl explain SUBJECT` prints: about a kind of file, or all keys of that name. InvalidArgument: there are
-// none.
+// Returns what `geopipectl explain SUBJECT` prints: about a kind of file, or all keys of that name. InvalidArgument:
+// there are none.
 absl::StatusOr<std::string> ExplainText(std::string_view subject, int32_t columns);
 
 // Arguments after the verb; the exit code, or the error that it ends with (ExitCodeOf).

@@ -42,7 +42,7 @@ const Schema<JobSpec>& JobKeys() {
   return schema;
 }
 
-// What a name stands for.
+// Figure that a name stands for: a key of the job, or of some links or sites.
 struct Target {
   enum class Of : uint8_t { kLinks, kSites, kJob };
   Of of = Of::kJob;
@@ -141,7 +141,8 @@ class Names {
     return which;
   }
 
-  // Of all links and of each pair of sites: names of sites may have the sign in them that stands between two.
+  // Adds figures of all links and of each pair of sites that `name` may mean. There may be several pairs, since names
+  // of sites may contain the sign that stands between two.
   void AddLinks(std::string_view name, std::vector<Target>& found) const {
     for (const std::string& path : LinkFigures().KeyPaths()) {
       if (name == path) {
@@ -208,7 +209,7 @@ class Names {
     return found;
   }
 
-  // For who has mistyped one.
+  // Lists every name, to suggest one like a mistyped one.
   std::vector<std::string> All() const {
     std::vector<std::string> all = job_paths_;
     all.insert(all.end(), site_paths_.begin(), site_paths_.end());
@@ -236,7 +237,7 @@ class Names {
   std::vector<std::string> job_paths_;
 };
 
-// What the figures of several sites or links come to, each value once.
+// Joins the figures of several sites or links, each value once.
 std::string Together(std::vector<std::string> texts) {
   std::vector<std::string> different;
   for (std::string& text : texts) {
@@ -292,7 +293,7 @@ absl::Status ChangeJob(const Target& target, std::string_view value, std::string
     }
     job.model = *std::move(model);
   }
-  // As where a job file leaves these out.
+  // These follow the model, as where a job file leaves them out.
   if (job.search.sequence_length == std::vector<int64_t>{before.max_position_embeddings} &&
       target.path != "spec.search.sequence_length") {
     job.search.sequence_length = {job.model.max_position_embeddings};
@@ -315,7 +316,7 @@ absl::Status Change(const Target& target, std::string_view value, std::string_vi
   return target.of == Target::Of::kJob ? ChangeJob(target, value, source, job) : absl::OkStatus();
 }
 
-// What lies between the groups of a site follows its network.
+// Derives the links between the groups of a site from its network.
 void MendLinksInside(ClusterSpec& cluster) {
   std::vector<LinkSpec> between;
   std::set<std::pair<std::string, std::string>> known;

@@ -25,9 +25,9 @@ constexpr std::string_view kPresetKey = "preset";
 constexpr std::string_view kDeviceKey = "device";
 constexpr std::string_view kGroupsKey = "node_groups";
 
-// What a device that computes on its own is planned with where its file does not say. Context, kernels and workspaces
-// of libraries take about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave
-// some percent unused.
+// Reserve of a device that computes on its own, where its file gives none. Context, kernels and workspaces of libraries
+// take about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave some percent
+// unused.
 constexpr int64_t kReserveBytes = int64_t{2} << 30;
 constexpr int64_t kReservePart = 32;
 

@@ -14,7 +14,7 @@
 namespace geopipe {
 namespace {
 
-// Of so many sites pairs without a link are named one by one.
+// Greatest number of sites whose pairs without a link are named one by one.
 constexpr size_t kMaxSitesWithPairs = 8;
 
 std::string Comment(std::string_view margin, std::string_view text) {
@@ -24,7 +24,7 @@ std::string Comment(std::string_view margin, std::string_view text) {
   return fmt::format("{}# {}\n", margin, line);
 }
 
-// What to write for a figure that is not known, as a person would.
+// Example of a figure that is not known, as a person would write it.
 std::string_view ExampleOf(std::string_view key) {
   return key == "peak_flops"         ? "989e12"
          : key == "memory_bandwidth" ? "3.35TB/s"

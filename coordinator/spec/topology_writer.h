@@ -10,7 +10,7 @@
 
 namespace geopipe {
 
-// What a file says besides, in comments: a line each.
+// Remarks that a file carries as comments, a line each.
 struct TopologyRemarks {
   std::vector<std::string> head;
   std::map<std::string, std::string> networks;                       // by site

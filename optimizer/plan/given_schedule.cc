@@ -126,7 +126,7 @@ class GivenPlanner {
   }
 
   int64_t tried() const { return tried_; }
-  // What was found; else why there is nothing.
+  // Returns what was found; else why there is nothing.
   absl::StatusOr<Refinement> Found() && {
     if (found_.better.has_value()) {
       return std::move(found_);
@@ -154,7 +154,7 @@ class GivenPlanner {
     return absl::OkStatus();
   }
 
-  // Of the plan that exceeds its memory by least, the rank that exceeds it by most.
+  // Notes, of the plan that exceeds its memory by least, the rank that exceeds it by most.
   void NoteMisfit(const Plan& plan, const PlanPrediction& prediction) {
     size_t worst = 0;
     int64_t excess_bytes = std::numeric_limits<int64_t>::min();

@@ -74,7 +74,7 @@ std::string Canonical(std::string_view cell) {
                                : fmt::format("{}{}{}", parts.stage, other->second, parts.micro_batch);
 }
 
-// Why a cell that is no action may be there.
+// Guesses why a cell that is no action is there.
 std::string_view Hint(std::string_view cell) {
   if (cell.find_first_of(";\t") != std::string_view::npos) {
     return "; cells are separated by commas";
@@ -223,7 +223,7 @@ absl::StatusOr<std::vector<Row>> ReadRowsFor(std::string_view csv, const Pipelin
   return rows;
 }
 
-// What the rows are a schedule for.
+// Finds the shape that the rows are a schedule for.
 absl::StatusOr<PipelineShape> ShapeOf(std::vector<Row>& rows) {
   while (!rows.empty() && rows.back().actions.empty()) {
     rows.pop_back();  // blank lines

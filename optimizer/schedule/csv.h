@@ -35,7 +35,7 @@ std::string ToCsv(const Schedule& schedule);
 // InvalidArgument names row and cell, both counted from 1.
 absl::StatusOr<Schedule> ParseCsv(std::string_view csv, const PipelineShape& shape);
 
-// What a file has that is not taken as it stands there.
+// Notes on what in a file is not taken as it stands there.
 struct CsvNotes {
   int64_t unshards = 0;  // these three: passed over
   int64_t reshards = 0;

@@ -79,7 +79,8 @@ int64_t InterleavedInFlight(const StageInFlight& at) {
   }
   const int64_t per_device = at.stages / at.devices;
   const Groups groups(at.devices, at.micro_batches);
-  // Of the first `count` forwards or backwards of the device, those of its stage that comes `turn`-th in every group.
+  // Counts, among the first `count` forwards or backwards of the device, those of its stage that comes `turn`-th in
+  // every group.
   const auto of_stage = [&](int64_t count, int64_t turn) {
     if (count >= per_device * at.micro_batches) {
       return at.micro_batches;

@@ -172,7 +172,7 @@ inline constexpr std::array kSchedules = {
     ScheduleRow{.kind = ScheduleKind::kAuto, .name = "auto", .in_flight = OneByOneInFlight},
 };
 
-// Of a schedule that is given; not among those that can be asked for.
+// Row of a schedule that is given; it is not among those that can be asked for.
 inline constexpr ScheduleRow kGivenSchedule{.kind = ScheduleKind::kCsv, .name = "csv", .in_flight = OneByOneInFlight};
 
 const ScheduleRow& RowOf(ScheduleKind kind);

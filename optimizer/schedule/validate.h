@@ -17,8 +17,8 @@ struct ActivationLimits {
   std::span<const int64_t> in_flight_per_device;
 };
 
-// Where a schedule is at fault: a device and a position in its list (one past the end: what is missing there); -1: no
-// place of its own.
+// Place where a schedule is at fault: a device and a position in its list (one past the end: what is missing there);
+// -1: no place of its own.
 struct ScheduleFault {
   int32_t device = -1;
   int64_t position = -1;

@@ -41,7 +41,8 @@ class EventPort {
     return true;
   }
 
-  // For calls that are asked to retry instead of waiting. False: there is no room, or others wait for it. Any thread.
+  // Posts without waiting, for calls that are asked to retry instead. False: there is no room, or others wait for it.
+  // Any thread.
   bool TryPost(Event& event) {
     const std::lock_guard lock(mutex_);
     return waiting_.empty() && inbox_.TryPush(event);

@@ -28,8 +28,8 @@ struct FileFormat {
   std::string_view tokens_remedy;  // what makes a flat file of tokens of it; empty: what does of its kind
 };
 
-// What RecogniseFormat looks at: the first bytes, all of them in a shorter file; tar's signature is at 257, and records
-// are told by the longest head.
+// Bytes that RecogniseFormat looks at, all of them in a shorter file; tar's signature is at 257, and records are
+// recognised by the longest head.
 inline constexpr int64_t kFormatHeadBytes = 4096;
 inline constexpr int64_t kFormatTailBytes = 8;
 
@@ -50,14 +50,14 @@ const FileFormat* RecogniseFormat(std::string_view content);
 // Bytes that text does not have: control characters but for blanks, line and page ends, and escapes.
 int64_t CountControlBytes(std::span<const std::byte> bytes);
 
-// What to do with a file of this format where another kind is wanted: the end of an error's sentence.
+// RemedyFor says what to do with a file of this format where another kind is wanted: the end of an error's sentence.
 enum class WantedFile : uint8_t { kTokens, kText, kConfiguration, kWeights };
 std::string_view RemedyFor(const FileFormat& format, WantedFile wanted);
 
 // "a folder", "a named pipe", ... of st_mode; empty: a regular file.
 std::string_view KindOfFile(uint32_t st_mode);
 
-// What a folder holds by the names in it, where model weights or tokens are wanted: of other programs, with the remedy.
+// Folder of another program, known by the names in it, where model weights or tokens are wanted; with the remedy.
 struct FolderFormat {
   std::string_view sign;  // the name that shows it; '*' stands for any letters
   std::string_view name;  // "PyTorch weights"

@@ -23,7 +23,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Whether `path` names a descriptor that this process was given, as a shell's <(...) does: it may be a pipe.
+// True when `path` names a descriptor that this process was given, as a shell's <(...) does: it may be a pipe.
 bool IsGiven(const fs::path& path) {
   const std::string& name = path.native();
   return name == "/dev/stdin" || name.starts_with("/dev/fd/") || name.starts_with("/proc/self/fd/");

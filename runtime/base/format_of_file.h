@@ -21,8 +21,8 @@ const FolderFormat* FormatOfFolder(const std::string& path);
 // wanted; the sentence names both and what to do. Errors of InputFile.
 absl::Status CheckFlatTokens(const std::string& path);
 
-// What `path` holds in place of a model of ours, for an error: "but PyTorch weights; save them as ...". Of a file it
-// says that a folder is needed. Empty: nothing is known of it.
+// Describes what `path` holds in place of a model of ours, for an error: "but PyTorch weights; save them as ...". Of a
+// file it says that a folder is needed. Empty: nothing is known of it.
 std::string DescribeOtherWeights(const std::string& path);
 
 }  // namespace geopipe

@@ -34,7 +34,7 @@ absl::Status OpenError(const std::string& path, int error) {
 }  // namespace
 
 absl::StatusOr<InputFile> InputFile::Open(const std::string& path) {
-  // Without O_NONBLOCK opening a named pipe waits for its writer.
+  // O_NONBLOCK keeps the opening of a named pipe from waiting for its writer.
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) {
     return OpenError(path, errno);

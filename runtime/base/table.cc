@@ -21,7 +21,7 @@ bool IsNumeric(std::string_view cell) {
   return !cell.empty() && ((cell[0] >= '0' && cell[0] <= '9') || ((cell[0] == '-' || cell[0] == '+') && cell != "-"));
 }
 
-// With the gaps between them.
+// Returns the width of all columns with the gaps between them.
 int32_t TotalOf(const std::vector<int32_t>& widths) {
   return std::accumulate(widths.begin(), widths.end(), kGap * (static_cast<int32_t>(widths.size()) - 1));
 }

@@ -27,7 +27,7 @@ class Table {
   std::string Render(int32_t columns = kAnyColumns) const;
 
  private:
-  // What a column needs.
+  // Widths that a column needs.
   struct Column {
     int32_t natural = 0;  // in one line
     int32_t headed = 0;   // with a heading in several lines

@@ -60,7 +60,7 @@ bool IsUnit(std::string_view word) {
   return std::ranges::find(kUnits, word) != kUnits.end();
 }
 
-// Whether nothing may break between two words: a number and its unit, a sign and its number.
+// True when nothing may break between two words: a number and its unit, a sign and its number.
 bool Belongs(std::string_view word, std::string_view next) {
   return word == "≤" || word == "±" || word == "×" || next == "×" || (IsDigit(word.back()) && IsUnit(next));
 }
@@ -91,7 +91,7 @@ std::vector<Piece> PiecesOf(std::string_view text) {
   return pieces;
 }
 
-// How many bytes of a word fit into `columns`, up to its last comma or slash if it has one there; at least one
+// Counts the bytes of a word that fit into `columns`, up to its last comma or slash if it has one there; at least one
 // character.
 size_t BytesThatFit(std::string_view word, int32_t columns) {
   size_t fit = 0;

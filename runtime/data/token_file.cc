@@ -22,7 +22,7 @@ class TokenFile final : public Corpus {
  public:
   TokenFile(DataFiles files, int64_t vocab_size) : files_(std::move(files)), vocab_size_(vocab_size) {}
 
-  // What contradicts the dtype explains a token outside the vocabulary, so all blocks are seen before either is told.
+  // Looks at all blocks before it reports a token outside the vocabulary, since what contradicts the dtype explains it.
   absl::Status Sample() {
     TokenStatistics statistics;
     absl::Status outside;

@@ -84,7 +84,7 @@ std::string TokenStatistics::Contradiction(TokenDtype dtype, int64_t vocab_size,
   return dtype == TokenDtype::kUint16 ? Narrow(vocab_size, outside) : Wide(vocab_size, outside);
 }
 
-// Of what is read as uint16.
+// Judges what is read as uint16.
 std::string TokenStatistics::Narrow(int64_t vocab_size, bool outside) const {
   const Words even = Of({0, 2});
   const Words odd = Of({1, 3});
@@ -128,7 +128,7 @@ std::string TokenStatistics::Narrow(int64_t vocab_size, bool outside) const {
   return "";
 }
 
-// Of what is read as uint32: the upper halves are the odd words.
+// Judges what is read as uint32: the upper halves are the odd words.
 std::string TokenStatistics::Wide(int64_t vocab_size, bool outside) const {
   const Words first = Of({0, 1});
   const Words second = Of({2, 3});

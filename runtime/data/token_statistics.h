@@ -1,4 +1,4 @@
-// Whether the bytes of a token file look like tokens of the dtype as which they are read. Pure.
+// Judges whether the bytes of a token file look like tokens of the dtype as which they are read. Pure.
 #pragma once
 
 #include <array>
@@ -31,7 +31,7 @@ class TokenStatistics {
   static constexpr size_t kWords = 65'536;
   static constexpr size_t kPlaces = 4;
 
-  // Of the words of some places.
+  // Statistics of the words at some places.
   struct Words {
     int64_t count = 0;
     int64_t small = 0;            // at most kSmall, and not zero

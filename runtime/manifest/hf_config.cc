@@ -144,7 +144,7 @@ absl::Status CheckEntry(const YamlDocument& document, const YamlEntry& entry) {
   return is_rope ? CheckRope(document, entry) : absl::OkStatus();
 }
 
-// Which family of models it is comes first: of another one no other key means what it means here.
+// Checks the family of models, and before all else: in another one no other key means what it means here.
 absl::Status CheckFamily(const YamlDocument& document) {
   GP_RETURN_IF_ERROR(CheckWords(document, "architectures", "LlamaForCausalLM"));
   GP_RETURN_IF_ERROR(CheckWords(document, "model_type", "llama"));

@@ -67,8 +67,8 @@ absl::Status FillIn(const YamlDocument& document, JobSpec* job) {
   return AttributeToKey(document, "spec.", ValidateJob(*job));
 }
 
-// What this machine can say of a folder that is on all nodes: that it is no file, nor by way of links one that
-// ValidateJob refuses.
+// Checks what this machine can say of a folder that is on all nodes: that it is no file, and that links in its path do
+// not lead to a folder that ValidateJob refuses.
 absl::Status CheckCheckpointFolder(const JobSpec& job) {
   std::error_code error;
   if (job.checkpoint.path.empty() || !std::filesystem::exists(job.checkpoint.path, error)) {

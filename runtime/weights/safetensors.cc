@@ -84,7 +84,7 @@ absl::StatusOr<YamlDocument> ParseHeader(const std::string& path, std::string_vi
   return header;
 }
 
-// Of a plain number without sign, point and exponent.
+// Parses a plain number without sign, point and exponent.
 std::optional<int64_t> ParseSize(const YamlNode& node) {
   int64_t size = 0;
   const char* end = node.scalar.data() + node.scalar.size();

@@ -50,7 +50,7 @@ class SafetensorsFile {
   std::map<std::string, StoredTensor, std::less<>> tensors_;
 };
 
-// Whether two tensors hold the same numbers, whatever their formats. InvalidArgument: dtypes that cannot be read.
+// True when two tensors hold the same numbers, whatever their formats. InvalidArgument: dtypes that cannot be read.
 // REQUIRES: they are there.
 absl::StatusOr<bool> EqualTensors(const SafetensorsFile& a, std::string_view name_a, const SafetensorsFile& b,
                                   std::string_view name_b);

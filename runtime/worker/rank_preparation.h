@@ -1,4 +1,4 @@
-// What a rank is prepared with: a PrepareCommand in values.
+// Values that a rank is prepared with, from a PrepareCommand.
 #pragma once
 
 #include <absl/status/statusor.h>

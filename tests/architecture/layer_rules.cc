@@ -61,7 +61,7 @@ std::string FolderIncluded(const Include& include) {
   return include.name.ends_with(".pb.h") ? "proto" : FolderOf(include.name);
 }
 
-// Which folders the sources of each folder include, and which they open, however indirectly.
+// Folders that the sources of a folder include, and those that they open, however indirectly.
 struct Use {
   std::set<std::string> included;
   std::set<std::string> opened;

@@ -1,4 +1,4 @@
-// What a command writes never takes the place of what it reads, and paths mean what people mean by them.
+// A command's output never takes the place of what it reads, and paths mean what people mean by them.
 #include <fmt/format.h>
 
 #include <catch2/catch.hpp>

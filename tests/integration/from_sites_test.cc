@@ -76,7 +76,7 @@ class ThreeSites {
   Command west_;
 };
 
-// Without what is of the moment.
+// Returns the plan without what differs from one moment to another.
 Json PlanIn(const CommandResult& result) {
   INFO(result.err);
   REQUIRE(result.exit_status.success());

@@ -230,7 +230,7 @@ std::string RankLimits(const PlanExplanation& explanation, const PlanResult& res
   return table.Render(view.columns);
 }
 
-// What crosses between the same two sites at several boundaries has one row.
+// Adds up what crosses between the same two sites at several boundaries, in one row.
 std::string BubbleTable(const std::vector<BubblePart>& parts, const Plan& plan, View view) {
   std::vector<std::pair<std::string, double>> causes;
   for (const BubblePart& part : parts) {

@@ -13,10 +13,10 @@
 
 namespace geopipe {
 
-// Of long tables, whether rows that are alike share one. They never do across sites.
+// Says whether alike rows of a long table share one. Rows of different sites never do.
 enum class Rows : uint8_t { kAll, kFolded };
 
-// How text for people is laid out.
+// Layout of text for people.
 struct View {
   View(Rows shown = Rows::kAll, int32_t width = kAnyColumns) : rows(shown), columns(width) {}  // NOLINT(*-explicit-*)
 

@@ -22,11 +22,11 @@ Json BaselinesToJson(const std::vector<Baseline>& baselines);
 // The residuals are null where nothing can be said of them: without measurements or with those at one (b, s) alone.
 Json CostReportsToJson(const std::vector<SiteCostReport>& reports);
 
-// How a schedule is called on the screen: by its name, and what `auto` has searched for "made to measure".
+// Returns a schedule's name on the screen; what `auto` has searched for is "made to measure".
 std::string_view ScheduleTitle(ScheduleKind kind);
 // "2,1"; empty where ΔN means nothing: for schedules that do not have it, and with several stages on a rank.
 std::string DeltaNText(const Plan& plan);
-// What will be run, in one line: "geopipe, ΔN 2,1, 16 micro-batches of 4 × 128 tokens, non-blocking".
+// Says in one line what will be run: "geopipe, ΔN 2,1, 16 micro-batches of 4 × 128 tokens, non-blocking".
 std::string PlanHeadline(const Plan& plan);
 // The stages with their place, layers and memory against capacity. Folded: of more than twelve stages those that follow
 // each other at one site with as many layers, on as many nodes and devices, in one row with the greatest peak.
@@ -37,8 +37,8 @@ std::string PredictionText(const Prediction& prediction);
 std::string WarningText(const std::vector<std::string>& warnings);
 // "58 h 20 min", "12.3 days".
 std::string JobDuration(double seconds);
-// How well the devices are used, what the job takes, what idles and why, and what each crossing carries. Folded: sites
-// that are idle alike, and crossings that carry as much, in one line each.
+// Says how well the devices are used, what the job takes, what idles and why, and what each crossing carries. Folded:
+// sites that are idle alike, and crossings that carry as much, in one line each.
 std::string FiguresText(const PlanFigures& figures, View view = {});
 Json FiguresToJson(const PlanFigures& figures);
 // Sources of each site's costs, one line each: "costs  north measured at b 1, s 128 and 2 more; b 4, s 128 from these:

@@ -24,7 +24,7 @@ struct StageRanksMemory {
   std::vector<Measured> measured;  // of those that have told
 };
 
-// Of each run of ranks that are planned alike what is planned and, where some have told, the greatest that was
+// Shows for each run of ranks that are planned alike what is planned and, where some have told, the greatest that was
 // measured; a value that exceeds what was planned for its rank bears a '!', and a line below says by how much the worst
 // does. Folded: of more than twelve rows those that follow each other at one site with as much of weights, gradients
 // and optimizer states share one, that of the greatest of each category. Empty without ranks.

@@ -65,7 +65,7 @@ std::vector<double> ValuesOf(const Sweep& sweep, size_t schedule,
   return y;
 }
 
-// What each schedule saves, in percent: against 1F1B with its own best b and s, and with the schedule's.
+// Lines of what each schedule saves, in percent: against 1F1B with its own best b and s, and with the schedule's.
 std::vector<Line> SavedLines(const Sweep& sweep) {
   std::vector<Line> lines;
   for (size_t i = 0; i < sweep.schedules.size(); ++i) {

@@ -23,7 +23,7 @@ struct TimelineLayout {
   double lanes_end = 0;        // from the system's top
   bool boxes = true;           // false: actions are thinner than two pixels, so lanes show shares of time
   int64_t span_ns = 1;
-  // Where lanes show shares of time: a part of the steady phase that a further system, the last one, shows with boxes.
+  // Part of the steady phase that a further system, the last one, shows with boxes where lanes show shares of time.
   // Empty where there is none.
   double detail_begin_ns = 0;
   double detail_end_ns = 0;

@@ -137,7 +137,7 @@ std::string LayersText(const Plan& plan) {
                      per_rank > 1 ? fmt::format(", {} a rank", per_rank) : "");
 }
 
-// Of the device with the least to spare.
+// Peak and capacity of the device with the least to spare.
 Cell PeakMemory(const WhatIfSide& side) {
   if (side.memory->empty()) {
     return {};
@@ -169,7 +169,7 @@ Cell AlternativeCell(const WhatIfSide& side, AlternativeKind kind) {
           static_cast<double>(alternative.iteration_ns)};
 }
 
-// Whether the two run the same thing, whatever it takes.
+// True when both plans run the same thing, whatever memory it takes and whichever devices idle.
 bool SamePlan(const WhatIfSide& now, const WhatIfSide& then) {
   Plan a = now.result->plan;
   Plan b = then.result->plan;

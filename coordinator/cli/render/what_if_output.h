@@ -25,8 +25,8 @@ struct WhatIfSide {
   std::string missing = {};  // why there is no plan
 };
 
-// What is changed; a table of both plans with the change of each figure, no line of which is longer than 80 columns
-// (keys and sentences of the planner aside); and what that comes to in a sentence.
+// Lists what is changed; then both plans in a table with the change of each figure, no line of which is longer than 80
+// columns (keys and sentences of the planner aside); then what that comes to in a sentence.
 std::string WhatIfText(const std::vector<ChangedFigure>& changed, const WhatIfSide& now, const WhatIfSide& then);
 
 // {"same_plan","iteration","tokens_per_s","job","peak_bytes" (by which part they grow),"bubble_ratio","mfu" (the

@@ -26,7 +26,8 @@ const v1::LinkMeasurement* MeasurementOf(const v1::LinkStatus* status) {
   return status != nullptr && status->has_measured() ? &status->measured() : nullptr;
 }
 
-// As DecideAllocation gives nodes: by site and by name, with a network where one is declared or was measured.
+// Collects nodes as DecideAllocation gives them: by site and by name, with a network where one is declared or was
+// measured.
 Allocation AllocationOf(const v1::ListSitesResponse& sites, const Statuses& statuses,
                         std::vector<LeftOutNode>& left_out) {
   std::map<std::string, std::map<std::string, AllocatedNode>> in_use;

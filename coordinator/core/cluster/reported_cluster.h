@@ -23,7 +23,7 @@ struct LeftOutNode {
   friend bool operator==(const LeftOutNode&, const LeftOutNode&) = default;
 };
 
-// Where the figures of a link come from, in the direction that was measured longest ago.
+// Origin of a link's figures, in the direction that was measured longest ago.
 struct LinkSource {
   std::string source;  // "declared", "probed", "traffic"
   int64_t age_ns = 0;  // of the measurement

@@ -40,8 +40,8 @@ struct PlanRequest {
   bool cluster_bound = true;          // also say how fast the cluster could be at best (cluster_bound.h)
   std::function<bool()> should_stop;  // asked by any thread of parallel_for, too; empty: never stops
   ParallelFor parallel_for;           // how candidates are evaluated; empty: one after the other. The plan is the same
-  // Told now and then, by MakePlan's thread, how many candidates have been looked at and what the best takes (0: none
-  // fits yet); may be empty.
+  // Reports now and then, on MakePlan's thread, how many candidates have been looked at and what the best takes (0:
+  // none fits yet); may be empty.
   std::function<void(int64_t evaluations, int64_t best_ns)> progress;
 };
 

@@ -269,7 +269,7 @@ class JsonParser {
     return Fail(fmt::format("{} stands where a value is needed", Found()));
   }
 
-  // What is there: a word as a whole, and what is known to be no JSON by its name.
+  // Describes what is there: a word as a whole, and what is known to be no JSON by its name.
   std::string Found() const {
     if (position_ == text_.size()) {
       return "the end of the file";

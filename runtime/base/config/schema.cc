@@ -64,7 +64,8 @@ std::string ValueText(const SchemaRow& row) {
                                           : fmt::format("{}; default {}", text, row.default_text);
 }
 
-// What a key hangs below: the first of a list's element stands further left than its siblings, for its dash.
+// Depth of a key below others: the first of a list's element is written further left than its siblings, for its dash,
+// but hangs as deep.
 int DepthOf(const SchemaRow& row) { return row.depth + (row.key.starts_with("- ") ? 1 : 0); }
 
 std::vector<std::string> PathsOf(std::span<const SchemaRow> rows) {

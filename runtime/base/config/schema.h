@@ -59,7 +59,7 @@ std::vector<SchemaBranch> FindBranches(std::span<const SchemaRow> rows, std::str
 // All that FindBranches finds something by.
 std::vector<std::string> BranchNames(std::span<const SchemaRow> rows);
 
-// What people read about a kind of file.
+// Reference that people read about a kind of file.
 struct FileReference {
   std::string about;
   std::vector<SchemaRow> rows;

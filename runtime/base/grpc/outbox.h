@@ -9,7 +9,8 @@
 
 namespace geopipe {
 
-// What is to be sent, in order. It may outlive the streams that send it: a message stays until one has taken it.
+// Queue of messages to be sent, in order. It may outlive the streams that send them: a message stays until one has
+// taken it.
 template <class Out>
 class Outbox {
  public:

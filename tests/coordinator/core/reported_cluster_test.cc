@@ -1,4 +1,4 @@
-// What is told of the cluster makes the same one for who plans beside the coordinator as it plans with itself.
+// The cluster that the coordinator tells of, for plans made beside it, is the one that it plans with itself.
 #include "coordinator/core/cluster/reported_cluster.h"
 
 #include <catch2/catch.hpp>
@@ -19,7 +19,7 @@ absl::StatusOr<ReportedCluster> Reported(Federation& f) {
   return ClusterAsReported(sites, links);
 }
 
-// What the coordinator asks its planner with.
+// Returns the cluster with which the coordinator asks its planner.
 ClusterSpec Planned(Federation& f) {
   f.Step(ApplyJob{f.next_call++, f.job, f.run});
   f.HelloAll();

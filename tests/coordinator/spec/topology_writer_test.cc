@@ -28,7 +28,7 @@ class Draw {
 
   int64_t Between(int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random_); }
   bool Chance() { return Between(0, 1) == 1; }
-  // Of any magnitude, with all its bits.
+  // Draws a figure of any magnitude, with all its bits.
   double Figure(double low, double high) {
     return low * std::pow(high / low, std::uniform_real_distribution<double>(0, 1)(random_));
   }
@@ -44,7 +44,7 @@ class Draw {
     device.intra_node_bandwidth_bytes_per_s = FigureOrNone(1e3, 1e13);
     device.host_bandwidth_bytes_per_s = FigureOrNone(1e3, 1e13);
     device.efficiency = Figure(0.01, 1);
-    // What a file leaves to the kind is spelled out; the processor's is what is not given.
+    // Only a processor may be without these: a file fills them in for every other kind.
     const bool is_host = device.kind == kHostDevice;
     if (!is_host || Chance()) {
       device.attention = Chance() ? Attention::kDense : Attention::kBlocked;

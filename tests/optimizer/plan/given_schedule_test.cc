@@ -18,7 +18,7 @@ namespace {
 using Catch::Contains;
 using test::PaperRequest;
 
-// Of 2^20 tokens: 512 micro-batches of 2048, 256 of 4096, ...
+// Asks for 2^20 tokens: 512 micro-batches of 2048, 256 of 4096, ...
 PlanRequest RequestOf(Schedule schedule) {
   PlanRequest request = PaperRequest();
   request.job.search.schedule = ScheduleKind::kAuto;

@@ -58,7 +58,7 @@ TEST_CASE("CSV errors name row and cell") {
   CHECK(ParseCsv("", {2, 2, 0, {0, 1}}).status().message() == "micro_batches is 0: it must be at least 1");
 }
 
-// What a file without a shape says.
+// Reads a file without being told its shape: the schedule as CSV again, or the error.
 std::string ReadAs(std::string_view csv) {
   const absl::StatusOr<GivenSchedule> read = ReadScheduleCsv(csv);
   return read.ok() ? ToCsv(read->schedule) : std::string(read.status().message());

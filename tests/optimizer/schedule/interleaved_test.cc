@@ -35,7 +35,7 @@ TEST_CASE("interleaved warms up with 2 (P - 1 - p) + (v - 1) P forwards, up to a
 }
 
 TEST_CASE("interleaved runs any number of micro-batches, in groups that differ by one at most") {
-  // Of fewer micro-batches than devices, one group.
+  // Fewer micro-batches than devices make one group.
   CHECK(ToCsv(MakeSchedule(ScheduleKind::kInterleaved, Interleaved(3, 6, 2)).value()) ==
         "0F0,0F1,3F0,3F1,3B0,3B1,0B0,0B1\n"
         "1F0,1F1,4F0,4F1,4B0,4B1,1B0,1B1\n"

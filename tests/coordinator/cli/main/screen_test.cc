@@ -1,4 +1,4 @@
-// What people see on terminals of different widths: no line is wider than the terminal, and nothing is lost.
+// People read everything on terminals of different widths: no line is wider than the terminal, and nothing is lost.
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <sstream>
