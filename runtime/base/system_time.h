@@ -1,4 +1,4 @@
-// Whether this machine's clock can be right.
+// Tells whether this machine's clock can be right.
 #pragma once
 
 #include <absl/status/status.h>

@@ -151,7 +151,7 @@ std::string FileReference::Text(int32_t columns) const {
 namespace internal {
 namespace {
 
-// Whether one word is all that the field takes.
+// True when one word is all that the field takes.
 bool IsOneWord(const SchemaTable::Field& field) {
   return field.kind == SchemaTable::Field::Kind::kValue && field.value.sample != nullptr &&
          field.value.sample([] { return uint64_t{0}; }) == field.type;

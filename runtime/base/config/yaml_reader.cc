@@ -238,7 +238,7 @@ YamlMark TabIn(std::string_view text, int32_t line) {
   return found;
 }
 
-// What is no text at all: of a known format, with a NUL byte, or not UTF-8.
+// Refuses what is no text at all: of a known format, with a NUL byte, or not UTF-8.
 absl::Status CheckText(std::string_view text, const YamlDocument& document) {
   const FileFormat* format = RecogniseFormat(text);
   if (format != nullptr && format->kind != FormatKind::kText) {
