@@ -129,7 +129,7 @@ std::string LeftOutText(const std::vector<LeftOutNode>& left_out) {
   for (const auto& [why, keys] : nodes) {
     texts.push_back(fmt::format("{} ({})", DisplayNames(keys), why));
   }
-  return fmt::format("{}", fmt::join(texts, ", "));
+  return fmt::format("{}", fmt::join(texts, " and "));
 }
 
 }  // namespace geopipe

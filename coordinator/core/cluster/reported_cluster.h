@@ -40,7 +40,7 @@ struct ReportedCluster {
 absl::StatusOr<ReportedCluster> ClusterAsReported(const v1::ListSitesResponse& sites,
                                                   const v1::ListLinksResponse& links);
 
-// "oslo/n3 (lost), mars/a and mars/b (its site is drained)"; empty without any.
+// "mars/a, mars/b (its site is drained) and oslo/n3 (lost)"; empty without any.
 std::string LeftOutText(const std::vector<LeftOutNode>& left_out);
 
 }  // namespace geopipe

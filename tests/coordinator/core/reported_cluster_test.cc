@@ -114,7 +114,7 @@ TEST_CASE("nodes that are lost and sites that are drained are left out, and said
   REQUIRE(reported.ok());
   CHECK(reported->cluster.SiteNames() == std::vector<std::string>{"east"});
   CHECK(reported->cluster.links.empty());
-  CHECK(LeftOutText(reported->left_out) == "north/n0 (its site is drained), west/n0 (lost)");
+  CHECK(LeftOutText(reported->left_out) == "north/n0 (its site is drained) and west/n0 (lost)");
   f.Step(DrainSite{f.next_call++, "east"});
   reported = Reported(f);
   CHECK(absl::IsFailedPrecondition(reported.status()));
