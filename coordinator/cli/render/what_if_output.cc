@@ -207,7 +207,7 @@ std::vector<Row> RowsOf(const WhatIfSide& now, const WhatIfSide& then) {
     return fmt::format("TP {}, PP {}, DP {}", p.grid.tensor, p.grid.pipeline, p.grid.data);
   });
   add_text("pipeline ranks", SitesText);
-  add_text("schedule", [](const Plan& p) { return std::string(ScheduleKindName(p.schedule)); });
+  add_text("schedule", [](const Plan& p) { return std::string(ScheduleTitle(p.schedule)); });
   add_text("b × s", [](const Plan& p) {
     return fmt::format("{} × {}, {} micro-batches", p.micro_batch_size, p.sequence_length, p.micro_batches);
   });
