@@ -13,6 +13,7 @@
 #include <utility>
 
 #include "coordinator/cli/render/format.h"
+#include "coordinator/cli/render/plan_output.h"
 #include "optimizer/plan/space/choices.h"
 
 namespace geopipe {
