@@ -46,7 +46,11 @@ Identity IdentityOf(const fs::path& path, bool is_input) {
   identity.device = info.st_dev;
   identity.inode = info.st_ino;
   std::error_code error;
-  const fs::path whole = fs::absolute(path, error);
+  fs::path whole = fs::absolute(path, error);
+  constexpr int kMaxLinks = 40;                                          // as the kernel follows
+  for (int i = 0; i < kMaxLinks && fs::is_symlink(whole, error); ++i) {  // what it points to need not be there
+    whole = whole.parent_path() / fs::read_symlink(whole, error);
+  }
   identity.place = fs::weakly_canonical(whole, error);
   if (error) {
     identity.place = whole.lexically_normal();
