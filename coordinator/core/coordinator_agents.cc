@@ -277,7 +277,6 @@ void Coordinator::SendToNode(NodeMessage message) {
   OrderLog& orders = orders_[message.node];
   if (orders.full()) {
     DropOrders(message.node);
-    return;
   }
   const v1::ConnectResponse& order = orders.Add(std::move(message.message));
   const NodeRecord* node = membership_.Find(message.node);
@@ -286,8 +285,8 @@ void Coordinator::SendToNode(NodeMessage message) {
   }
 }
 
-// The agent takes no orders: those that wait are dropped, and the next one with them, and its next hello counts as that
-// of another process, whose workers are asked after and told anew.
+// The agent takes no orders: those that wait are dropped, and its next hello counts as that of another process, whose
+// workers are asked after and told anew. A probe that it was in ends by its deadline.
 void Coordinator::DropOrders(const NodeKey& key) {
   OrderLog& orders = orders_.at(key);
   const std::string sentence = fmt::format("agent {} has left {} orders untaken; it has to come again",
@@ -297,7 +296,9 @@ void Coordinator::DropOrders(const NodeKey& key) {
   orders_of_.erase(key);
   const NodeRecord* node = membership_.Find(key);
   if (node != nullptr && node->session.has_value()) {
-    Emit(CloseSession{*node->session, absl::ResourceExhaustedError(sentence)});
+    const SessionId session = *node->session;
+    membership_.Closed(session);
+    Emit(CloseSession{session, absl::ResourceExhaustedError(sentence)});
   }
 }
 

@@ -1,6 +1,7 @@
 // Agents that come, go, come back and misbehave; watches.
 #include <catch2/catch.hpp>
-#include <optional>
+#include <string>
+#include <vector>
 
 #include "coordinator/core/order_log.h"
 #include "tests/coordinator/core/federation.h"
@@ -62,31 +63,28 @@ TEST_CASE("an agent whose host has lost power gets its place back once the coord
 
 TEST_CASE("an agent that takes no orders has to come again, and is then told what is due") {
   Federation f;
-  const SessionId north = f.Register("north");
-  std::optional<CloseSession> closed;
-  size_t orders = 0;
-  for (int i = 0; i < 3000 && !closed.has_value(); ++i) {
-    f.Step(ApplyJob{f.next_call++, Federation::TinyJob({"north"}), {}});
-    orders += f.Last<SendToAgent>().size();
-    f.Step(CancelJob{f.next_call++, "tiny", ""});
-    orders += f.Last<SendToAgent>().size();
-    if (const std::vector<CloseSession> ends = f.Last<CloseSession>(); !ends.empty()) {
-      closed = ends.front();
-    }
+  std::vector<v1::WorkerId> strangers;  // each has to be stopped
+  for (size_t i = 0; i < OrderLog::kMaxOrders + 100; ++i) {
+    v1::WorkerId& stranger = strangers.emplace_back();
+    stranger.set_site("north");
+    stranger.set_node("n0");
+    stranger.set_job("gone");
+    stranger.set_incarnation(i + 1);
   }
-  REQUIRE(closed.has_value());
-  CHECK(closed->session == north);
-  CHECK(closed->status.code() == absl::StatusCode::kResourceExhausted);
-  CHECK(closed->status.message() == "agent north/n0 has left 4096 orders untaken; it has to come again");
-  CHECK(orders == OrderLog::kMaxOrders);
+  const SessionId north = f.Register("north", 1, strangers);
+  CHECK(f.Last<SendToAgent>().size() == OrderLog::kMaxOrders + 1);  // and a welcome
+  const std::vector<CloseSession> closed = f.Last<CloseSession>();
+  REQUIRE(closed.size() == 1);
+  CHECK(closed[0].session == north);
+  CHECK(closed[0].status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(closed[0].status.message() == "agent north/n0 has left 4096 orders untaken; it has to come again");
   f.Close(north);
-  f.Step(ApplyJob{f.next_call++, Federation::TinyJob({"north"}), {}});
-  f.Register("north");  // the same process, which lists no workers
+  f.Register("north", 1, {strangers.front()});  // the same process
   const std::vector<SendToAgent> sent = f.Last<SendToAgent>();
   REQUIRE(sent.size() == 2);
-  CHECK(sent[0].message.welcome().orders_before() > OrderLog::kMaxOrders);
-  CHECK(sent[1].message.has_start_workers());
-  CHECK(sent[1].message.sequence() == sent[0].message.welcome().orders_before() + 1);
+  CHECK(sent[0].message.welcome().orders_before() == strangers.size());
+  CHECK(sent[1].message.stop_workers().incarnation() == 1);
+  CHECK(sent[1].message.sequence() == strangers.size() + 1);
   CHECK(f.broken == "");
 }
 

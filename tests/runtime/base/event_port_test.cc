@@ -97,12 +97,11 @@ TEST_CASE("many threads post through a small inbox: each sender's events come in
       }
     });
   }
-  std::atomic<bool> done = false;
-  int tried = 0;  // that were taken
+  int taken_of_caller = 0;
   std::jthread caller([&] {
-    while (!done) {
-      Event event{kSenders, tried};
-      tried += port.TryPost(event) ? 1 : 0;
+    for (int i = 0; i < kEach; ++i) {
+      Event event{kSenders, taken_of_caller};
+      taken_of_caller += port.TryPost(event) ? 1 : 0;
       std::this_thread::yield();
     }
   });
@@ -114,12 +113,11 @@ TEST_CASE("many threads post through a small inbox: each sender's events come in
     CHECK(event->second == next[event->first]++);
     of_senders += event->first < kSenders ? 1 : 0;
   }
-  done = true;
   caller.join();
   while (inbox.Pop(nanoseconds(0)).has_value()) {
     ++next[kSenders];
   }
-  CHECK(next[kSenders] == tried);
+  CHECK(next[kSenders] == taken_of_caller);
 }
 
 }  // namespace
