@@ -41,7 +41,7 @@ struct AgentOptions {
   WorkerFleetOptions fleet;  // its incarnation is this process's
   // Grace that stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
-  // Probes at once; each has UCX open and a thread.
+  // Limit on probes at once; each has UCX open and a thread.
   size_t max_probes = 4;
 };
 

@@ -16,7 +16,7 @@ class CoordinatorClient {
   // `address` is host:port. Events are posted from threads of the client's own; a stream is not read while the core's
   // inbox is full.
   CoordinatorClient(std::string address, PostEvent post);
-  // Hangs up. Only after `post` answers false, or the join may wait for ever.
+  // Hangs up. Call only once `post` answers false; otherwise the join may wait for ever.
   ~CoordinatorClient();
   CoordinatorClient(const CoordinatorClient&) = delete;
   CoordinatorClient& operator=(const CoordinatorClient&) = delete;

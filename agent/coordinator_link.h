@@ -58,11 +58,11 @@ class CoordinatorLink {
 
   // Time at which OnTime or Flush next has something to do.
   int64_t next_deadline_ns() const;
-  // True when too much waits for more reports to be taken from workers.
+  // True when so many reports wait that no more should be taken from workers.
   bool full() const { return queue_.full(); }
   bool registered() const { return state_ == State::kRegistered; }
-  // Refusal of the coordinator; not OK: dialling again does not help (FailedPrecondition: another version;
-  // AlreadyExists: another agent lives in its place).
+  // Refusal of the coordinator. Not OK: dialling again does not help (FailedPrecondition: another version;
+  // AlreadyExists: another agent lives in this one's place).
   const absl::Status& refusal() const { return refusal_; }
   const ReportQueue& queue() const { return queue_; }
 

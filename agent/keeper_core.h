@@ -60,7 +60,7 @@ struct ChildFailed {
   absl::Status status;
 };
 
-// Answers nothing: of a worker of an earlier keeper, the memory it keeps its states in could not be taken over.
+// Answers no effect: the memory in which a worker of an earlier keeper holds its states could not be taken over.
 struct MemoryLost {
   WorkerKey worker;
 };
@@ -96,7 +96,7 @@ struct SignalChild {
   int signal = 0;
 };
 
-// Lets go of the memory that is held of a device, if any.
+// Releases the memory that is held of a device, if any.
 struct DropMemory {
   int32_t device = 0;
 };
@@ -118,9 +118,9 @@ using KeeperEffect =
 using KeeperEffects = std::vector<KeeperEffect>;
 
 struct KeeperCoreOptions {
-  // The keeper ends after so long without worker, exit, memory and agent.
+  // Time without worker, exit, memory and agent after which the keeper ends.
   int64_t idle_ns = int64_t{60} * 1'000'000'000;
-  // Memory of a worker that has ended is held for so long.
+  // Time for which the memory of a worker that has ended is held.
   int64_t kept_memory_ns = int64_t{3600} * 1'000'000'000;
   size_t max_running = 1024;
   size_t max_ended = 4096;  // limit on exits not yet forgotten; at it, no worker is started
@@ -128,13 +128,13 @@ struct KeeperCoreOptions {
 
 class KeeperCore {
  public:
-  // `table`: what an earlier keeper has left. Workers in it that do not run any more end by ChildEnded.
+  // `table`: left by an earlier keeper. Workers in it that no longer run end by ChildEnded.
   KeeperCore(int64_t now_ns, const KeeperCoreOptions& options, const v1::KeeperTable& table);
 
   // Time never goes back. Call with Tick at the latest at next_deadline_ns().
   KeeperEffects Step(int64_t now_ns, KeeperEvent event);
 
-  // The greatest time when there is nothing to wait for.
+  // Returns the greatest time when there is nothing to wait for.
   int64_t next_deadline_ns() const;
   // Running workers by device.
   const std::map<int32_t, v1::KeptWorker>& running() const { return running_; }

@@ -15,7 +15,7 @@ class LinkProber {
  public:
   // `config` outlives it.
   LinkProber(const AgentConfig& config, PostEvent post);
-  // Ends all probes and waits for them. The inbox is closed by then, or may take their news.
+  // Ends all probes and waits for them. By then the inbox is closed, or still takes their news.
   ~LinkProber();
   LinkProber(const LinkProber&) = delete;
   LinkProber& operator=(const LinkProber&) = delete;

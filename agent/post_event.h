@@ -1,4 +1,4 @@
-// The adapters' way to the core.
+// Posts events to the core, for its adapters.
 #pragma once
 
 #include <functional>

@@ -37,7 +37,7 @@ class AgentRunner {
   // Runs until the core says Exit: OK when it was asked to leave, else why it cannot go on. Call once.
   absl::Status Run();
 
-  // Lets go of all threads that wait to post. Call after Run.
+  // Releases all threads that wait to post. Call after Run.
   void Stop() { inbox_.Close(); }
 
   // Address that Prometheus may scrape; empty: none.

@@ -67,8 +67,8 @@ class WorkerFleet {
   void OnClosed(int64_t now_ns, const WorkerClosed& event, Effects& effects);
   // The coordinator has taken a report that was handed to `report`.
   void OnTaken(const v1::NodeReport& report);
-  // Sets how long this process has been stopped, in all; called before every event. Silence is judged by the time this
-  // process was awake, also that of workers yet to attach.
+  // Sets for how long this process has been stopped in all; called before every event. Silence is measured in the time
+  // for which this process was awake, also that of workers yet to attach.
   void SetPauses(int64_t pauses_ns) { pauses_ns_ = pauses_ns; }
   // After every event. `full`: no further report can be kept, so no stream is read on.
   void OnTime(int64_t now_ns, bool full, Effects& effects);
@@ -81,9 +81,9 @@ class WorkerFleet {
   int64_t LivingCount() const;
   // Fills in the living workers for the coordinator.
   void Describe(v1::AgentHello& hello) const;
-  // The keeper has been asked what runs.
+  // True once the keeper has been asked what runs.
   bool listed() const { return listed_; }
-  // A worker is attached, or is to attach in time.
+  // True while a worker is attached, or has time left to attach.
   bool listens() const;
 
  private:

@@ -44,8 +44,8 @@ class WorkerSupervisor {
   // and those of making the folder.
   static absl::StatusOr<std::unique_ptr<WorkerSupervisor>> Create(const AgentConfig& config,
                                                                   WorkerSupervisorOptions options, PostEvent post);
-  // Leaves keeper and workers, or ends them where they are to die with the agent. Nothing is posted once `post` has
-  // answered false.
+  // Leaves keeper and workers running, or ends them if they are to die with the agent. Nothing is posted once `post`
+  // has answered false.
   ~WorkerSupervisor();
   WorkerSupervisor(const WorkerSupervisor&) = delete;
   WorkerSupervisor& operator=(const WorkerSupervisor&) = delete;

@@ -58,8 +58,8 @@ class JobStore {
   // `outcome` as above.
   virtual absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) = 0;
 
-  // Stores iterations as they are told and removes their partial reports. Beyond JobStoreOptions::iterations_kept the
-  // oldest go. Links replace what was known of them.
+  // Stores iterations as they are told and removes their partial reports. Beyond JobStoreOptions::iterations_kept, the
+  // oldest are dropped. Links replace earlier values.
   virtual absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) = 0;
   // The job's latest iterations, ascending, without a gap.
   virtual absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) = 0;

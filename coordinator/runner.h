@@ -45,7 +45,7 @@ class RunnerObserver {
   virtual ~RunnerObserver() = default;
   // Called before the core gets the event.
   virtual void OnEvent(const Event& event) = 0;
-  // Called after the effect was carried out. What was handed on (messages, replies, plans) has been moved out of it.
+  // Called after the effect was carried out. Messages, replies and plans that were handed on have been moved out of it.
   virtual void OnEffect(const Effect& effect) = 0;
 };
 

@@ -21,11 +21,12 @@ struct ServerHooks {
 
 class CoordinatorServer {
  public:
-  // Listening when it returns. Errors are one sentence: the store's, or the address's (in use, not this machine's).
-  // The clock outlives the server.
+  // Returns a server that is listening. Errors are one sentence: the store's, or the address's (in use, not this
+  // machine's). The clock outlives the server.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(const CoordinatorConfig& config, const Clock& clock,
                                                                   ServerHooks hooks);
-  // Ends every call with UNAVAILABLE and all threads. The error is what stopped the core before. Idempotent.
+  // Ends every call with UNAVAILABLE, and all threads. Returns the error that stopped the core before, if any.
+  // Idempotent.
   virtual absl::Status Stop() = 0;
   virtual ~CoordinatorServer() = default;
 

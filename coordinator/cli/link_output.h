@@ -11,7 +11,8 @@ namespace geopipe {
 // samples behind them.
 Table LinkTableOf(const v1::ListLinksResponse& response, bool wide);
 
-// The same in base units. What is not known, "measured" and "declared" are null where nothing was.
+// The same in base units. Unknown figures are null, as are "measured" and "declared" where nothing was measured or
+// declared.
 Json LinksToJson(const v1::ListLinksResponse& response);
 
 }  // namespace geopipe

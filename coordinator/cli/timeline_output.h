@@ -42,7 +42,7 @@ struct Timeline {
 // Writes the files that the flags name. Errors are those of writing.
 absl::Status ExportTimeline(const TimelineFlags& flags, const Timeline& timeline);
 
-// The chart as wide as the terminal, in colour if it is one that wants it.
+// The chart as wide as the terminal, in colour if the terminal wants it.
 std::string GanttText(const Timeline& timeline);
 
 // The plan's pipeline ranks, sites and nodes.

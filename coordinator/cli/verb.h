@@ -32,7 +32,7 @@ int ExitCodeOf(const absl::Status& status);
 // Exit code of an error from the coordinator.
 int RemoteExitCode(const absl::Status& status);
 
-// Gives errors that are not the user's kExitFailed, whatever they are.
+// Gives an error the exit code kExitFailed, whatever its status code: it is not the user's fault.
 inline absl::Status OrFailed(absl::Status status) {
   return status.ok() ? status : WithExitCode(std::move(status), kExitFailed);
 }

@@ -1,4 +1,4 @@
-// The events that the core is told of, and the effects that it wants. Neither knows of threads, sockets or files: gRPC
+// Events that the core receives, and effects that it asks for. Neither knows of threads, sockets or files: gRPC
 // adapters and the planner thread make events, the runner carries out effects.
 #pragma once
 

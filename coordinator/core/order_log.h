@@ -27,7 +27,7 @@ class OrderLog {
 
   uint64_t last() const { return last_; }
 
-  // The agent has taken all orders up to this one.
+  // Notes that the agent has taken all orders up to this one.
   void Taken(uint64_t sequence) {
     while (!waiting_.empty() && waiting_.front().sequence() <= sequence) {
       bytes_ -= waiting_.front().ByteSizeLong();
@@ -38,8 +38,9 @@ class OrderLog {
   // Orders that are not taken yet, in order.
   const std::deque<v1::ConnectResponse>& waiting() const { return waiting_; }
 
-  // Begins anew for another agent process, which has heard of nothing. Numbers go on, because this process may be heard
-  // again after the other one (the hello of a dead agent may be late), and passes over the numbers that it has taken.
+  // Starts over for another agent process, which has heard nothing yet. Numbers go on, because this process may be
+  // heard again after the other one (the hello of a dead agent may be late), and passes over the numbers that it has
+  // taken.
   void Restart() {
     waiting_.clear();
     bytes_ = 0;

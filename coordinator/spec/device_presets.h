@@ -21,7 +21,7 @@ struct DevicePreset {
 
 // All presets, by vendor and age.
 std::span<const DevicePreset> DevicePresets();
-// nullptr: none is called so.
+// Returns nullptr when no preset has this name.
 const DevicePreset* FindDevicePreset(std::string_view name);
 // "a100-sxm-40gb, a100-sxm-80gb, …".
 std::string DevicePresetNames();

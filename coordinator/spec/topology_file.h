@@ -13,7 +13,7 @@
 
 namespace geopipe {
 
-// Decides whether devices must say how fast they are: they must where nothing measured says what a model costs on them.
+// Decides whether devices must say how fast they are: they must if no measurement says what a model costs on them.
 enum class DeviceFigures : uint8_t { kOptional, kNeeded };
 
 // A cluster that passes ValidateCluster. Errors: "file:line:column: key.path: what; remedy", or why the file cannot be

@@ -1,4 +1,4 @@
-// Small files and folders: what daemons read at start and leave behind. Errors name the path and the system's reason.
+// Small files and folders that daemons read at start and leave behind. Errors name the path and the system's reason.
 #pragma once
 
 #include <absl/status/status.h>

@@ -39,9 +39,9 @@ class FlagSet {
   void Add(std::string_view name, Number* value, std::string_view metavar, std::string_view help);
   template <std::integral Number>
   void Add(std::string_view name, std::optional<Number>* value, std::string_view metavar, std::string_view help);
-  // Takes no value, but understands --name=true and --name=false.
+  // Adds a flag that takes no value, but understands --name=true and --name=false.
   void Add(std::string_view name, bool* value, std::string_view help);
-  // May be given several times; every use adds one.
+  // Adds a flag that may be given several times; every use adds one value.
   void Add(std::string_view name, std::vector<std::string>* values, std::string_view metavar, std::string_view help);
   // A duration with its unit ("30s"), in nanoseconds.
   void AddDuration(std::string_view name, int64_t* value_ns, std::string_view help);

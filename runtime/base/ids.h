@@ -7,7 +7,7 @@
 
 namespace geopipe {
 
-// An incarnation: names one life of one process. Never 0.
+// Returns an incarnation, which names one life of one process. Never 0.
 uint64_t RandomId();
 
 // `count` bytes fit for a secret.

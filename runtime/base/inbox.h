@@ -60,7 +60,7 @@ class Inbox {
     return event;
   }
 
-  // Wakes everybody; later pushes fail, what is queued can still be popped.
+  // Wakes everybody. Later pushes fail; queued events can still be popped.
   void Close() {
     std::lock_guard lock(mutex_);
     closed_ = true;

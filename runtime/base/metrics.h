@@ -1,4 +1,4 @@
-// Metrics of one process, scraped over HTTP by Prometheus. What may be measured is listed in metric_names.h.
+// Metrics of one process, scraped over HTTP by Prometheus. metric_names.h lists them all.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -73,8 +73,9 @@ class MetricRegistry {
   // Removes every series made with this label.
   void Remove(std::string_view label, std::string_view value);
 
-  // Called on the scraping thread before the values of a scrape are read, one scrape at a time: for values that are
-  // looked up rather than counted. What it uses outlives the endpoints. Before the first scrape.
+  // Sets a function that is called on the scraping thread before the values of a scrape are read, one scrape at a time:
+  // for values that are looked up rather than counted. Objects that it uses outlive the endpoints. Call before the
+  // first scrape.
   void OnScrape(std::function<void()> refresh);
 
   // The text exposition, as a scrape gets it.
@@ -86,18 +87,19 @@ class MetricRegistry {
   const std::shared_ptr<Impl> impl_;
 };
 
-// An HTTP server on loopback that answers GET /metrics. Three threads of its own, asleep between requests; whatever
-// else the process does never waits for a scrape. It adds exposer_* about itself.
+// An HTTP server on loopback that answers GET /metrics, with three threads of its own, asleep between requests; nothing
+// else in the process ever waits for a scrape. It adds exposer_* about itself.
 class MetricsEndpoint {
  public:
   struct Options {
     std::string address;       // host:port, loopback; port 0: any free one
     std::string address_file;  // the bound address is written there, and removed at the end; empty: nowhere
   };
-  // Listening when it returns. InvalidArgument, PermissionDenied: the address is no address, or not loopback.
-  // Unavailable: it cannot be listened on. Those of writing the file. The registry outlives the endpoint.
+  // Returns a server that is listening. InvalidArgument, PermissionDenied: the address is no address, or not loopback.
+  // Unavailable: the system cannot listen on it. Other errors are those of writing the file. The registry outlives the
+  // endpoint.
   static absl::StatusOr<std::unique_ptr<MetricsEndpoint>> Start(const Options& options, MetricRegistry& registry);
-  // Ends the threads, after the answers they are at.
+  // Ends the threads once they have answered the requests under way.
   ~MetricsEndpoint();
   MetricsEndpoint(const MetricsEndpoint&) = delete;
   MetricsEndpoint& operator=(const MetricsEndpoint&) = delete;

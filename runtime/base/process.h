@@ -1,4 +1,4 @@
-// Child processes: started without a shell, watched through a pidfd, ended politely and then not.
+// Child processes: started without a shell, watched through a pidfd, ended politely at first and then killed.
 #pragma once
 
 #include <absl/status/status.h>
@@ -67,10 +67,10 @@ class Process {
   // Does nothing to a child that has been reaped.
   void Signal(int signal);
 
-  // SIGTERM, then SIGKILL when it has not ended within `grace_ns`. Returns how it ended.
+  // Sends SIGTERM, and SIGKILL if the child has not ended within `grace_ns`. Returns how it ended.
   ExitStatus Terminate(int64_t grace_ns);
 
-  // The child lives on by itself when this object goes.
+  // Lets the child live on when this object is destroyed.
   void Detach() { detached_ = true; }
 
  private:

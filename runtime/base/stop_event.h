@@ -15,7 +15,7 @@ class StopEvent {
   StopEvent(const StopEvent&) = delete;
   StopEvent& operator=(const StopEvent&) = delete;
 
-  // One that is not set, ever. Lives for ever.
+  // An event that is never set. Lives for ever.
   static const StopEvent& Never();
 
   void Set();

@@ -24,7 +24,7 @@ class TrainingData final : public TokenSource {
   // the data holds fewer samples than one iteration takes.
   static absl::StatusOr<std::unique_ptr<TrainingData>> Open(const JobSpec& job, int64_t sequence_length);
 
-  // Makes the data of a corpus that is open already. REQUIRES: tokens_per_iteration is a multiple of sequence_length.
+  // Returns the data of a corpus that is already open. REQUIRES: tokens_per_iteration is a multiple of sequence_length.
   static absl::StatusOr<std::unique_ptr<TrainingData>> Create(std::unique_ptr<Corpus> corpus, const JobSpec& job,
                                                               int64_t sequence_length);
 

@@ -1,5 +1,5 @@
 // Jobs as text: the file that people write, and the manifest that travels between processes and lies in the store. Both
-// are YAML of one schema (job_schema.h); a manifest says everything itself, so that reading it needs no other file.
+// are YAML of one schema (job_schema.h); a manifest is complete, so that reading it needs no other file.
 #pragma once
 
 #include <absl/status/status.h>

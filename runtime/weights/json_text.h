@@ -6,8 +6,8 @@
 
 namespace geopipe {
 
-// Parses JSON and leaves out what is nested deeper than eight levels: no file of ours has it, and the library's
-// destructor and dump recurse. Discarded (is_discarded) when `text` is no JSON.
+// Parses JSON and leaves out values nested deeper than eight levels: none of our files has such values, and the
+// library's destructor and dump recurse. Discarded (is_discarded) when `text` is no JSON.
 nlohmann::json ParseJson(std::string_view text);
 
 }  // namespace geopipe

@@ -19,7 +19,7 @@ using Json = nlohmann::ordered_json;
 Json PlanToJson(const Plan& plan);
 Json PredictionToJson(const Prediction& prediction);
 Json BaselinesToJson(const std::vector<Baseline>& baselines);
-// The residuals are null where nothing can be said of them: without measurements or with those at one (b, s) alone.
+// The residuals are null if they are unknown: without measurements, or with measurements at one (b, s) alone.
 Json CostReportsToJson(const std::vector<SiteCostReport>& reports);
 
 // Returns a schedule's name on the screen; what `auto` has searched for is "made to measure".

@@ -14,7 +14,7 @@ namespace geopipe {
 // Escapes text and attributes; control characters, which XML does not allow, become blanks.
 std::string EscapeXml(std::string_view text);
 
-// About as wide as `text` gets in a sans-serif font, in pixels.
+// Approximate width of `text` in a sans-serif font, in pixels.
 double TextWidth(std::string_view text, double font_px);
 
 // A step of 1, 2 or 5 times a power of ten that cuts `span` into at most `most` parts. REQUIRES: span > 0, most >= 1.

@@ -29,8 +29,8 @@ std::vector<std::string> DeviceNames(const TimelineLabels& labels, int32_t devic
 // True when `device` and the one before it are at different sites. REQUIRES: labels.sites has one entry per device.
 bool BeginsSite(const TimelineLabels& labels, int32_t device);
 
-// The crossing between `device` - 1 and `device` as "20 ms, 160 Gbps", the link's own bandwidth; empty when no boundary
-// between them crosses. Of several boundaries the first.
+// Describes the crossing between `device` - 1 and `device` as "20 ms, 160 Gbps", with the link's own bandwidth; empty
+// when no boundary between them crosses. If several cross, the first counts.
 std::string CrossingText(const PipelineCosts& costs, const TimelineLabels& labels, int32_t device);
 
 }  // namespace geopipe

@@ -32,7 +32,7 @@ struct Stray {
 // Times are of one monotonic clock.
 class Strays {
  public:
-  // Holds no device for longer than `limit_ns`: after that nobody knows better.
+  // `limit_ns`: longest time for which a device is held; after that nobody can know better.
   explicit Strays(int64_t limit_ns) : limit_ns_(limit_ns) {}
 
   void Add(const WorkerKey& worker, Stray stray);

@@ -108,7 +108,7 @@ class JobRun {
   // Restores what the job has lost in earlier runs, which counts as well.
   void RestoreLosses(const v1::JobDetail& detail, Now now);
   void EnterPlanning();
-  // The planner has begun: until then the plan waited for others.
+  // Notes that the planner has begun; until then it was busy with other jobs.
   void OnPlanningBegun(int64_t now_ns);
   // An earlier run of the job, which has left its devices. This run goes on from the newest checkpoint that its nodes
   // have together, or begins anew where there is none and no iteration was ever told. Given once, before the plan is
@@ -159,7 +159,7 @@ class JobRun {
   // Pause and Resume take effect once all agents can be heard: a rank that does not hear of its epoch's end, or of the
   // next epoch, would lose its state. Pause ends the epoch, or takes a resume back. REQUIRES: RUNNING or PAUSED.
   Reaction Pause();
-  // Takes back a pause that has not come about, or asks for the next epoch. `secret`: fresh.
+  // Takes back a pause that has not taken effect yet, or asks for the next epoch. `secret`: fresh.
   Reaction Resume(std::string secret);
   bool pause_wanted() const { return pause_wanted_; }
   // Makes the ranks write a checkpoint besides those that are due, before an iteration that none will have passed when

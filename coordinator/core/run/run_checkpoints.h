@@ -99,13 +99,13 @@ class RunCheckpoints {
   Outcome OnManifest(int64_t now_ns, const WorkerKey& worker, uint64_t epoch, const v1::ManifestReport& report);
   Outcome OnCopied(const WorkerKey& worker, uint64_t epoch, const v1::ReplicaReport& report);
 
-  // Notes that the ranks are asked (again) for the checkpoint before this iteration: an attempt that is over begins
+  // Notes that the ranks are asked (again) for the checkpoint before this iteration; an attempt that is over starts
   // anew.
   void Ask(int64_t iteration) { Ask(iteration, {.wanted = copies_}); }
   void Ask(int64_t iteration, CopyRule rule);
-  // Forgets the attempts under way: nobody will hear what becomes of them.
+  // Forgets the attempts under way, whose outcome nobody will learn.
   void Abandon() { attempts_.clear(); }
-  // True while an attempt is under way, or was asked for, and not over, the copies of a complete one included.
+  // True while an attempt was asked for or is under way, including the copies of a complete one.
   bool Pending(int64_t iteration) const;
 
  private:

@@ -20,9 +20,9 @@ v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const 
                                 const std::vector<int32_t>& devices = {}, uint64_t incarnation = 0);
 v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const ProfileCandidate& candidate);
 
-// The part of the command that is the same for all ranks; rank, memory limit and link shapes are left to fill in. The
-// costs travel once, as the plan's; run.explicit_costs stays behind. `threads` is 1: the agent, which knows what it
-// gives each worker, puts its own number there when it passes the command on.
+// Returns the part of the command that is the same for all ranks; the caller fills in rank, memory limit and link
+// shapes. The costs travel once, as the plan's, so run.explicit_costs is left out. `threads` is 1: the agent knows how
+// many it gives each worker, and puts that number there when it passes the command on.
 v1::PrepareCommand PrepareForAll(const JobSpec& job, const RunOptions& run, const PlanResult& plan);
 
 }  // namespace geopipe

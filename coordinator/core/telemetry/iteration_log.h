@@ -63,10 +63,10 @@ class IterationLog {
   // (but one) when these have more than kMaxTimelineActions.
   const std::deque<v1::IterationTimeline>& timelines() const { return timelines_; }
 
-  // Gives the summaries' memory back; medians and single iterations are then no longer known.
+  // Frees the summaries' memory; medians and single iterations are then no longer known.
   void Forget();
 
-  // Bounds on iterations that some rank has not reported yet. Past the first the oldest is told as it is; past the
+  // Limits on iterations that some rank has not reported yet. Past the first, the oldest is told incomplete; past the
   // second, later ones have no timelines.
   static constexpr size_t kMaxPending = 100'000;
   static constexpr size_t kMaxPendingWithActions = 64;

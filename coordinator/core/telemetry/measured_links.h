@@ -42,7 +42,7 @@ class MeasuredLinks {
   // Restores what an earlier life of the coordinator knew.
   void Restore(int64_t at_ns, const std::string& from, const std::string& to, const v1::LinkMeasurement& measurement,
                bool from_traffic);
-  // All of a site's links may have changed.
+  // Forgets the measurements of all links of a site, since they may have changed.
   void Forget(const std::string& site);
 
   // nullptr: never measured.

@@ -1,4 +1,4 @@
-// The greatest memory that each rank of a plan has told of.
+// The greatest memory that each rank of a plan has reported.
 #pragma once
 
 #include <google/protobuf/repeated_ptr_field.h>

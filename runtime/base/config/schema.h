@@ -70,7 +70,7 @@ struct FileReference {
 
 namespace internal {
 
-// A value type whose values are anywhere.
+// A value type whose values may lie anywhere.
 struct AnyValueType {
   std::function<absl::Status(const YamlNode&, void* value)> read;
   std::function<std::string(const void* value)> show;
@@ -98,7 +98,7 @@ AnyValueType AnyValue(ValueType<M> type, Get get, Set set) {
   return any;
 }
 
-// Finds a value in its struct; empty: it is the struct itself.
+// Finds a value in its struct; empty: the value is the struct itself.
 using Place = std::function<void*(void* value)>;
 
 template <class T, class M>
@@ -147,7 +147,7 @@ class SchemaTable {
   absl::Status ReadField(const Field& field, const YamlDocument& document, const YamlNode& node,
                          const std::string& path, bool complete, void* value) const;
   const Field* Find(std::string_view key) const;
-  // The field at `path`; `value` becomes what holds its place.
+  // Returns the field at `path`, and sets `value` to the struct that holds it.
   const Field& FindPath(std::string_view path, const void** value) const;
   std::vector<std::string> Keys() const;
 
@@ -191,7 +191,7 @@ class Schema {
     return *this;
   }
 
-  // Says of the key declared last that it does nothing yet: it is described and read, and RefuseInert refuses it.
+  // Marks the key declared last as one that does nothing yet: it is described and read, and RefuseInert refuses it.
   Schema& Inert(std::string why) {
     table_.MarkInert(std::move(why));
     return *this;
@@ -238,14 +238,14 @@ class Schema {
     return Add(std::move(field));
   }
 
-  // A T with its defaults and the values that the document gives. Required keys must be there.
+  // Returns a T with its defaults and the values that the document gives. Required keys must be present.
   absl::StatusOr<T> Read(const YamlDocument& document) const {
     T value{};
     GP_RETURN_IF_ERROR(table_.ReadMap(document, document.root, "", /*complete=*/true, &value));
     return value;
   }
 
-  // Writes the values that the document gives over those of `value`; required keys may be missing (they may come from
+  // Writes the values that the document gives over those of `value`. Required keys may be missing (they may come from
   // elsewhere).
   absl::Status Overlay(const YamlDocument& document, T* value) const {
     return table_.ReadMap(document, document.root, "", /*complete=*/false, value);
@@ -293,7 +293,7 @@ class Schema {
   // The value of one of KeyPaths, as a file would write it.
   std::string Show(std::string_view path, const T& value) const { return table_.Show(path, &value); }
 
-  // Text that a file may give at one of KeyPaths, by chance.
+  // Random text that a file may give at one of KeyPaths.
   std::string Sample(std::string_view path, const Draw& draw) const {
     T scratch{};
     std::string text;

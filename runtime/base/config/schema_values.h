@@ -1,4 +1,4 @@
-// The types of values in configuration files: how each is read, shown and called in the reference.
+// Types of values in configuration files: how each is read, shown and named in the reference.
 #pragma once
 
 #include <absl/status/status.h>
@@ -64,7 +64,7 @@ ValueType<M> Showing(const std::string& default_text, ValueType<M> type) {
 // "is 0; it must be `range`". Long values are cut.
 absl::Status OutOfRange(std::string_view shown, std::string_view range);
 
-// `type`, of whose values only those are taken that `allowed` takes.
+// Restricts `type` to the values that `allowed` accepts.
 template <class M>
 ValueType<M> Restricted(ValueType<M> type, const std::string& range, std::function<bool(const M&)> allowed) {
   type.read = [read = std::move(type.read), show = type.show, range,
@@ -94,7 +94,7 @@ ValueType<M> Above(M min, ValueType<M> type) {
   return Restricted<M>(std::move(type), range, [min](const M& value) { return value > min; });
 }
 
-// `status`, whose remedy is that `word` may be given too.
+// Adds to the remedy in `status` that `word` may be given too.
 absl::Status OrWord(const absl::Status& status, std::string_view word);
 
 // Words that stand for values.
@@ -130,7 +130,7 @@ ValueType<M> ChoiceValue(std::vector<std::pair<std::string, M>> choices) {
   return type;
 }
 
-// `word` stands for `value`; everything else is read as `type`.
+// Reads `word` as `value`, and everything else as `type`.
 template <class M>
 ValueType<M> WordOr(std::string word, M value, ValueType<M> type) {
   ValueType<M> either;
@@ -148,7 +148,7 @@ ValueType<M> WordOr(std::string word, M value, ValueType<M> type) {
   return either;
 }
 
-// `word` stands for no value.
+// Reads `word` as no value.
 template <class M>
 ValueType<std::optional<M>> OptionalValue(std::string word, ValueType<M> type) {
   ValueType<std::optional<M>> optional;

@@ -58,7 +58,7 @@ struct YamlDocument {
   // "file:line:column: path: message"; without line and column when the mark has none, without path when it is empty.
   absl::Status Error(YamlMark mark, std::string_view path, std::string_view message) const;
 
-  // The same about the value at `path`, wherever it is.
+  // The same about the value at `path`, whose place is looked up.
   absl::Status Error(std::string_view path, std::string_view message) const {
     return Error(Locate(path), path, message);
   }

@@ -63,7 +63,7 @@ class ServerStream : public Reactor, public std::enable_shared_from_this<ServerS
     AdvanceLocked();
   }
 
-  // Ends the stream; the first status counts. What waits is written before if `flush`.
+  // Ends the stream; the first status counts. Messages that wait are written before if `flush`.
   void End(const absl::Status& status, bool flush = false) {
     const std::lock_guard lock(mutex_);
     EndLocked(status, flush);
@@ -193,14 +193,14 @@ class StreamSet {
     return closed_;
   }
 
-  // nullptr when it has ended.
+  // Returns nullptr when the stream has ended.
   std::shared_ptr<Stream> Find(StreamId id) {
     const std::lock_guard lock(mutex_);
     const auto found = streams_.find(id);
     return found == streams_.end() ? nullptr : found->second;
   }
 
-  // False: it was not among these.
+  // Returns false when the stream was not among these.
   bool Remove(StreamId id) {
     const std::lock_guard lock(mutex_);
     return streams_.erase(id) > 0;
