@@ -13,8 +13,8 @@
 namespace geopipe::agent {
 namespace {
 
-// The process is woken more often than this: a longer gap means that it was stopped itself, and the excess is nobody
-// else's silence.
+// The process is woken more often than this, so a longer gap means that it was itself stopped, and others were not
+// silent for the excess.
 constexpr int64_t kMaxAwakeNs = 1'000'000'000;
 
 WorkerFleetOptions FleetOptions(const AgentOptions& options) {

@@ -131,7 +131,7 @@ class Keeper {
     }
   }
 
-  // Takes a worker of an earlier keeper over, or finds that it has ended.
+  // Takes over a worker of an earlier keeper, or finds that it has ended.
   void Adopt(const v1::KeptWorker& child, bool same_boot) {
     UniqueFd pidfd = same_boot ? OpenPidfd(child.pid()) : UniqueFd();
     const WorkerKey key{child.worker().device(), child.worker().incarnation()};

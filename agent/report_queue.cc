@@ -17,7 +17,7 @@ bool SameWorker(const v1::WorkerId& a, const v1::WorkerId& b) {
   return a.device() == b.device() && a.incarnation() == b.incarnation() && a.job() == b.job();
 }
 
-// True when the report makes an older one of the same worker superfluous.
+// True when the report makes an older one of the same worker obsolete.
 bool Replaces(const v1::NodeReport& report, const v1::NodeReport& older) {
   const bool latest_counts = IsHeartbeat(report) || (report.has_worker() && report.worker().report().has_data_check());
   return latest_counts && older.has_worker() &&

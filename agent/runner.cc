@@ -97,7 +97,7 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t know
       registry_(MetricLabels{{"site", config.site}, {"node", config.node}}),
       metrics_(registry_, config_) {}
 
-// The adapters' threads may be waiting for room in the inbox; closed, it lets them go.
+// The adapters' threads may be waiting for room in the inbox; closing it releases them.
 AgentRunner::~AgentRunner() {
   Stop();
   client_.reset();

@@ -122,7 +122,7 @@ void CoordinatorMetrics::OnIterations(const IterationsFinished& effect) {
   ShowEffectiveTime(effect.job);
 }
 
-// A transition is to RECOVERING, or back to PENDING, with a loss, or to RUNNING or PAUSED with the last one's end.
+// A loss is reported with a transition to RECOVERING or back to PENDING; its end with one to RUNNING or PAUSED.
 void CoordinatorMetrics::OnRecovery(const std::string& job, const v1::JobTransition& transition,
                                     const v1::JobDetail& outcome) {
   if (outcome.recoveries_size() == 0) {

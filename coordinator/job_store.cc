@@ -158,7 +158,7 @@ class SqliteJobStore final : public JobStore {
   absl::Status WriteProgress(const JobProgress& progress);
   absl::Status LoadProgress(StoredJob& job);
   absl::Status LoadLinks(StoredState& state);
-  // Calls `take` for each row until it or the reading fails; a row for which it returns false is damaged.
+  // Calls `take` for each row until it or reading fails; a row for which it returns false is damaged.
   template <class TakeRow>
   absl::Status ForEachRow(Statement& statement, std::string_view what, TakeRow take);
   absl::Status Damaged(std::string_view what) const;

@@ -26,7 +26,7 @@ namespace {
 
 constexpr size_t kMaxInboxBytes = size_t{512} << 20;
 
-// Only agents send messages of any size.
+// Only agents send messages of notable size.
 size_t BytesOf(const Event& event) {
   const auto* const from_agent = std::get_if<AgentMessage>(&event);
   return from_agent == nullptr ? 0 : from_agent->message.ByteSizeLong();
@@ -152,7 +152,7 @@ class Server final : public CoordinatorServer {
   }
 
  private:
-  // The core has stopped by itself: callers that wait for it learn why. Agents wait for the next coordinator.
+  // The core has stopped by itself: callers that wait for it learn the reason. Agents wait for the next coordinator.
   void Abandon(const absl::Status& why) {
     const std::string reason = fmt::format("the coordinator has stopped: {}", std::string(why.message()));
     agents_.CloseAll(absl::UnavailableError(reason));
@@ -183,7 +183,7 @@ class Server final : public CoordinatorServer {
   absl::Status core_status_;  // of the core's thread; read when it has been joined
 };
 
-// Few, because agents are heard while a job is planned.
+// Uses few threads, because agents must be heard while a job is planned.
 absl::StatusOr<PlanResult> PlanOnSomeThreads(const PlanningInput& input, std::function<bool()> should_stop) {
   ThreadPool pool(ThreadPool::Processors(2));
   return PlanJob(input, std::move(should_stop),

@@ -1,4 +1,4 @@
-// geopipectl checkpoint: those of jobs, and those in a folder of this machine.
+// geopipectl checkpoint: checkpoints of jobs, and those in a folder of this machine.
 #include <fmt/chrono.h>
 #include <fmt/format.h>
 #include <sys/stat.h>

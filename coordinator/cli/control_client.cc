@@ -21,7 +21,8 @@ namespace {
 // One watch stream lives at most this long; a longer watch goes on with the next.
 constexpr std::chrono::hours kWatchDeadline{1};
 
-// gRPC would take a scheme, or the port 0 for none, and fail in words of its own.
+// Refuses addresses that gRPC would accept (with a scheme, or port 0 as if there were none) and then fail on in words
+// of its own.
 absl::Status CheckServer(std::string_view server) {
   const size_t colon = server.rfind(':');
   const std::string_view host = server.substr(0, colon);

@@ -180,7 +180,7 @@ absl::StatusOr<Planned> MakeTimedPlan(PlanRequest request, bool explain, Clock& 
   alone.should_stop = [&] { return failed || clock.NowNs() >= deadline_ns; };
   SitePlanner sites(std::move(alone));
   request.progress = [&progress](int64_t evaluations, int64_t best_ns) { progress.Searched(evaluations, best_ns); };
-  // Sites are planned meanwhile: the plan plays no part in that.
+  // Sites are planned meanwhile, since that does not depend on the plan.
   std::thread meanwhile([&] { FindAlternatives(sites, request.cluster, nullptr); });
   absl::StatusOr<PlanResult> result = MakePlan(request);
   request.progress = {};

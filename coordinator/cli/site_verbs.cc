@@ -15,7 +15,7 @@ struct SiteVerb {
   const char* summary;
 };
 
-// "site NAME", as the words after the verb; the exit code where the flags end it.
+// Words after the verb, "site NAME"; or the exit code if the flags end the verb.
 struct Parsed {
   std::optional<int> exit_code;
   std::string site;

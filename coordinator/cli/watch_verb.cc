@@ -35,7 +35,7 @@ nlohmann::ordered_json ToJson(const v1::WatchJobResponse& event) {
   return json;
 }
 
-// The largest deviation of measurement from plan, told when it becomes another one.
+// Prints the largest deviation of measurement from plan whenever another one takes its place.
 class DeviationTeller {
  public:
   DeviationTeller(ControlClient& client, std::string job, bool as_json)

@@ -1,4 +1,4 @@
-// Handles what agents say, and what is said to them.
+// Handles messages of agents, and sends them theirs.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -87,7 +87,7 @@ void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, con
   to_acknowledge_.insert(node);
 }
 
-// All that was taken of the node's reports is durable, or will be told again by who knows it.
+// Acknowledges the reports taken from the node: they are durable, or will be sent again by their source.
 void Coordinator::Acknowledge(const NodeKey& key) {
   const NodeRecord* node = membership_.Find(key);
   if (node == nullptr || !node->session.has_value()) {
@@ -185,7 +185,7 @@ void Coordinator::TellReturned(Now now) {
   }
 }
 
-// Workers of no live run are stopped; those of a live run that should be there and are not are looked into.
+// Stops workers of no live run, and investigates workers of a live run that should be there and are not.
 void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello, bool fresh) {
   constexpr std::string_view kReason = "the coordinator does not know this worker's job as running";
   std::map<std::string, std::map<WorkerKey, JobRun::Living>> alive;  // by job

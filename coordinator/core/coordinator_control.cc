@@ -76,7 +76,7 @@ void Coordinator::On(Now /*now*/, PersistFailed& event) {
     watches_.merge(undo_->watches);
     finished_ = std::move(undo_->finished);
     undo_.reset();
-    // Nodes the new job was given within the same step are free again: nothing of that was sent.
+    // Nodes that the new job was given within the same step are free again, since no message of it was sent.
     schedule_ = true;
   }
   Log(LogLevel::kError, event.job, fmt::format("not submitted: {}", std::string(event.status.message())));

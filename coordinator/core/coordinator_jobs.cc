@@ -213,7 +213,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
   }
 }
 
-// Its run is over, before its first epoch or to go on elsewhere; the next one begins with other workers.
+// Begins the job again with other workers: its run is over, before its first epoch or to go on elsewhere.
 void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   if (job.state() == v1::JOB_STATE_PLANNING) {
     Emit(StopPlanning{job.name(), job.run->incarnation()});
@@ -409,7 +409,8 @@ std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run, Sil
   return silences;
 }
 
-// All of its workers: one that is stopped by an agent that is well is one for no longer than a heartbeat.
+// Notes all workers of the job as strays; one that a healthy agent stops is a stray for no longer than a heartbeat
+// interval.
 void Coordinator::NoteStrays(Now now, const Job& job) {
   for (const auto& [worker, seen] : job.run->Crew()) {
     const NodeKey key = worker.node_key();

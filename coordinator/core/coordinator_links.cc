@@ -13,7 +13,8 @@
 namespace geopipe {
 namespace {
 
-// The links between sites a plan rests on: of neighbours of the pipeline. With the order left to the planner, all.
+// Links between sites that a plan depends on: those between neighbours of the pipeline, or all of them if the planner
+// chooses the order.
 std::vector<SitePair> NeededLinks(const JobSpec& job, const std::vector<std::string>& sites) {
   std::vector<SitePair> pairs;
   for (size_t i = 0; i < sites.size(); ++i) {

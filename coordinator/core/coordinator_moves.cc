@@ -17,8 +17,7 @@ std::set<NodeKey> NodesOf(const Allocation& allocation) {
   return {nodes.begin(), nodes.end()};
 }
 
-// Keeps of the sites that the job names those at which something is on offer; a job that leaves the choice open takes
-// what there is.
+// Keeps those of the job's named sites that have offers; a job that leaves the choice open takes whatever is there.
 JobSpec WithSitesOf(JobSpec job, std::span<const NodeOffer> offers) {
   std::vector<std::string> sites = job.placement.sites;
   std::erase_if(sites, [&](const std::string& site) {
@@ -34,7 +33,7 @@ JobSpec WithSitesOf(JobSpec job, std::span<const NodeOffer> offers) {
 
 void Coordinator::NoteUnheard(Now now) {
   constexpr int64_t kLongestStepNs = 1'000'000'000;  // beyond it this process did nothing, and nobody is to blame
-  // This process is cut off itself when it hears nobody.
+  // If this process hears from nobody, it is itself cut off.
   const bool hears_any = std::ranges::any_of(membership_.nodes(), [](const auto& entry) {
     return entry.second.usable() && entry.second.health == NodeHealth::kAlive;
   });
@@ -207,7 +206,7 @@ void Coordinator::LeaveDrained(Now now, Job& job, const std::set<std::string>& d
   }
 }
 
-// Nodes that the job had to do without are used again.
+// Uses nodes again that the job had to do without.
 void Coordinator::ComeBack(Now now, Job& job) {
   const std::set<NodeKey>& present = job.run->nodes();
   std::set<NodeKey> missing = job.home;
@@ -290,7 +289,7 @@ bool Coordinator::HasStray(const Job& job, const NodeKey& key) const {
   return false;
 }
 
-// Whom it does not begin without, although there may be enough devices already.
+// Names what the job does not begin without, although there may already be enough devices.
 std::optional<std::string> Coordinator::AwaitedBy(const Job& job) const {
   if (!job.has_trained()) {
     return std::nullopt;

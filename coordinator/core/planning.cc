@@ -144,7 +144,7 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
     request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);
     request.job.parallelism.data = std::max<int64_t>(1, request.job.parallelism.data);
   }
-  // A few measured micro-batches are no ground for another split at every start.
+  // A few measured micro-batches do not justify another split at every start.
   request.job.parallelism.layers = LayerSplit::kEven;
   request.cluster_bound = false;  // nobody looks at it
   GP_ASSIGN_OR_RETURN(PlanResult result, MakePlan(request));

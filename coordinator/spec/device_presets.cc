@@ -8,8 +8,8 @@
 namespace geopipe {
 namespace {
 
-// Datasheets give tensor throughput with 2:4 sparsity where not said otherwise: half of it is dense. They give NVLink,
-// PCIe and Infinity Fabric in both directions together: half of it is one.
+// Datasheets give tensor throughput with 2:4 sparsity unless they say otherwise; half of it is dense. They give NVLink,
+// PCIe and Infinity Fabric for both directions together; half of it is one direction.
 constexpr std::array kPresets{
     DevicePreset{.name = "a100-sxm-40gb",
                  .memory_bytes = 40'000'000'000,

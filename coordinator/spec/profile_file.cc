@@ -14,7 +14,7 @@
 namespace geopipe {
 namespace {
 
-// Limits beyond any device; what is computed from them stays far within 64 bits.
+// Limits beyond any device; values computed from them stay far within 64 bits.
 constexpr int64_t kMaxSequenceLength = int64_t{1} << 20;
 constexpr int64_t kMaxTokensPerMicroBatch = int64_t{1} << 26;
 

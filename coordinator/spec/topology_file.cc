@@ -69,8 +69,8 @@ ValueType<std::pair<std::string, std::string>> BetweenValue() {
   return type;
 }
 
-// Writes the figures of a device that is named, as `device: NAME` or by a key `preset` beside what differs from it, in
-// the place of the keys that are not given.
+// Writes the figures of a device preset (`device: NAME`, or a key `preset` beside the figures that differ) into the
+// keys that are not given.
 absl::Status SpellOutPreset(const YamlDocument& document, const std::string& path, YamlNode& device) {
   const YamlEntry* entry = device.Find(kPresetKey);
   if (!device.is_scalar() && entry == nullptr) {

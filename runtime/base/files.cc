@@ -137,7 +137,7 @@ absl::StatusOr<std::string> ReadFileTail(const fs::path& path, size_t max_bytes)
 absl::Status WriteFileAtomically(const fs::path& path, std::string_view content) {
   struct stat there {};
   std::error_code error;
-  // A link in /dev is to a file that this process has open, as /dev/stdout behind `> file`.
+  // A link in /dev leads to a file that this process has open, such as /dev/stdout after `> file`.
   const bool open_already = path.string().starts_with("/dev/") && fs::is_symlink(path, error);
   if (stat(path.c_str(), &there) == 0 && (!S_ISREG(there.st_mode) || open_already)) {
     const UniqueFd fd(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));

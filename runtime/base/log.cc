@@ -32,7 +32,7 @@ struct Logging {
   LogContext context;
 };
 
-// The line is made whole by FormatLogLine; spdlog filters, locks and writes.
+// FormatLogLine makes the whole line; spdlog filters, locks and writes.
 Logging& State() {
   static Logging& state = *[] {
     auto* logging = new Logging;  // lives for ever: other threads may log while the process ends

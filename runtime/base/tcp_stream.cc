@@ -42,7 +42,7 @@ std::optional<sockaddr_in> ParseAddress(const std::string& text) {
   return address;
 }
 
-// The answer to a request is worth sending although the one before is not acknowledged.
+// Sends small messages at once, also while earlier ones are not yet acknowledged.
 void SendAtOnce(int fd) {
   const int yes = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);

@@ -33,7 +33,7 @@ ValueType<std::vector<M>> Different(ValueType<M> type, size_t max_count) {
                                     });
 }
 
-// A word that a file must say and that is no choice.
+// Adds a key that a file must give, with this one word.
 void Constant(Schema<JobSpec>& schema, const std::string& key, const std::string& word) {
   schema.Key<std::string>(
       key, ChoiceValue<std::string>({{word, word}}), [word](const JobSpec&) { return word; },

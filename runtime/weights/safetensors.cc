@@ -108,7 +108,7 @@ std::optional<std::vector<int64_t>> ParseSizes(const YamlEntry* entry) {
   return sizes;
 }
 
-// Bytes of a tensor, or nullopt when that is no int64_t, or no whole number.
+// Bytes of a tensor, or nullopt when the number exceeds int64_t or is not whole.
 std::optional<int64_t> TensorBytes(const std::vector<int64_t>& shape, int64_t bits) {
   for (const int64_t extent : shape) {
     if (__builtin_mul_overflow(bits, extent, &bits)) {

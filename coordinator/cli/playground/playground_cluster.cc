@@ -178,7 +178,7 @@ absl::Status PlaygroundCluster::Check() {
 }
 
 void PlaygroundCluster::Stop(int64_t grace_ns) {
-  // Agents first, all at once: each takes its workers along.
+  // Agents end first, all at once; each takes its workers along.
   const int64_t deadline_ns = Clock::Real().NowNs() + grace_ns;
   for (size_t i = 1; i < children_.size(); ++i) {
     children_[i].process.Signal(SIGTERM);

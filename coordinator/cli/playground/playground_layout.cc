@@ -13,7 +13,7 @@
 namespace geopipe {
 namespace {
 
-// Every site is a host of one or more processes on this machine; more than this is a slip of the pen.
+// Limit on sites, each a host of one or more processes on this machine; more are most likely a typing error.
 constexpr int32_t kMaxSites = 64;
 
 constexpr double kMaxSlowdown = 1000;
@@ -36,7 +36,7 @@ void AddLink(PlaygroundLayout& layout, const std::string& a, const std::string& 
   layout.links.push_back({b, a, link, name + "-down"});
 }
 
-// Refuses a job that the playground's devices cannot hold: nobody joins later, so it would wait for ever.
+// Refuses a job that the playground's devices cannot hold: no devices are added later, so it would wait for ever.
 absl::Status CheckRoom(const JobSpec& job, const ClusterSpec& cluster, const std::vector<std::string>& sites) {
   int64_t stages = 0;
   for (const std::string& name : sites) {

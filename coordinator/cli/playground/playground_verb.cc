@@ -247,7 +247,7 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
   return outcome;
 }
 
-// One after the other on the same processes, until all are done or one is not.
+// Runs the variants one after the other on the same processes, until all have completed or one has not.
 absl::StatusOr<std::vector<Outcome>> RunAll(const Rehearsal& rehearsal, const std::filesystem::path& folder,
                                             const RunContext& context) {
   std::vector<Outcome> outcomes;

@@ -85,7 +85,7 @@ std::string WayText(const SiteReduction& reduction) {
 
 std::string Note(const Alternative& alternative, const Alternatives& all) {
   if (!alternative.found()) {
-    // Local steps need replicas, so their absence was told already.
+    // Local steps need replicas, so the reason for their absence was already given.
     const bool told = alternative.kind == AlternativeKind::kLocalSteps &&
                       alternative.missing == all.Of(AlternativeKind::kSiteReplicas).missing;
     return told ? "" : fmt::format("no {}: {}\n", AlternativeTitle(alternative.kind), alternative.missing);

@@ -158,7 +158,7 @@ std::string SignedPercent(double ratio) {
   return fmt::format("{}{:.1f} %", ratio < 0 ? "-" : "+", 100 * (ratio < 0 ? -ratio : ratio));
 }
 
-// "TP 4, PP 2, b 4, geopipe": as in papers, where what a job calls them would not fit.
+// "TP 4, PP 2, b 4, geopipe": short as in papers, because a job's own names would not fit.
 std::string WithText(const ChoiceCost& cost) {
   static constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kShort{
       {{"tensor", "TP "}, {"pipeline", "PP "}, {"data", "DP "}, {"micro_batch_size", "b "}, {"sequence_length", "s "}}};

@@ -163,7 +163,7 @@ class Gantt {
     return halves ? ColouredRow(cells) : options_.colour ? DenseColouredRow(cells) : PlainRow(cells, dense_);
   }
 
-  // A line without blanks at its end.
+  // Joins margin and content to a line without blanks at its end.
   static std::string Line(const std::string& margin, const std::string& content) {
     std::string line = margin + content;
     line.erase(line.find_last_not_of(' ') + 1);

@@ -38,7 +38,7 @@ std::string ActivationsText(const MemoryBreakdown& rank, const MemoryUnit& unit)
                                            unit.Of(rank.activation_bytes / rank.in_flight));
 }
 
-// Columns of nothing but zeros are left out, where few jobs have any.
+// Columns that few jobs use: each is shown only if some value is not 0.
 struct Shown {
   explicit Shown(const std::vector<MemoryBreakdown>& ranks) {
     for (const MemoryBreakdown& rank : ranks) {

@@ -38,7 +38,7 @@ std::string_view ActionName(PartAction action) {
   return kNames[static_cast<size_t>(action)];
 }
 
-// Errors at the only point that there is are 0 by construction.
+// With a single point, errors are 0 by construction.
 bool HasResiduals(const SiteCostReport& report) {
   return report.residuals.points > 1 && report.residuals.Greatest() != nullptr;
 }
@@ -174,7 +174,8 @@ std::vector<std::string> StageRow(const Plan& plan, size_t first, size_t end) {
           counted ? (several ? "≤ " : "") + HumanPercent(Ratio(peak_bytes, rank.capacity_bytes)) : "-"};
 }
 
-// [first, end) of what follows each other alike, where more than three do and rows are folded; else one by one.
+// Ranges [first, end) of rows that follow each other and are alike, if there are more than three and rows are folded;
+// otherwise one range per row.
 template <typename T, typename Alike>
 std::vector<std::pair<size_t, size_t>> RunsOf(const std::vector<T>& all, Rows rows, Alike alike) {
   constexpr size_t kMaxSpelledOut = 3;

@@ -25,7 +25,7 @@ struct MemoryColumn {
   int64_t RankMemory::*bytes = nullptr;
 };
 
-// The last is shown where there is any.
+// HOST is shown only if some rank has a value.
 constexpr std::array<MemoryColumn, 9> kCategories{{
     {"WEIGHTS", "weights", "weight_bytes", &RankMemory::weights},
     {"GRADS", "gradients", "gradient_bytes", &RankMemory::gradients},
@@ -38,7 +38,7 @@ constexpr std::array<MemoryColumn, 9> kCategories{{
     {"HOST", "host", "host_bytes", &RankMemory::host},
 }};
 
-// The worst of what exceeds its plan.
+// The value that exceeds its plan most.
 struct Overrun {
   int32_t rank = 0;
   std::string_view word;

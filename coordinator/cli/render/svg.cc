@@ -104,7 +104,7 @@ class TimelineSvg {
     svg_.Text("", 16, 45, figures);
   }
 
-  // Draws a legend of what occurs, and no more.
+  // Draws a legend of the things that occur.
   void Legend() {
     double x = 16;
     const auto label = [&](std::string_view text) {
@@ -158,7 +158,7 @@ class TimelineSvg {
       const std::string& site = labels_.sites[static_cast<size_t>(first)];
       svg_.Add("<rect class=\"band\" x=\"8\" y=\"{:.1f}\" width=\"{:.1f}\" height=\"{:.1f}\" rx=\"4\"/>\n", top,
                layout_.width - 16, bottom - top);
-      // Characters of a long name that fit into the gutter; the pointer shows the whole.
+      // Characters of a long name that fit into the gutter; hovering shows the whole name.
       constexpr int32_t kMaxCharacters = 24;
       const bool fits = DisplayWidth(site) <= kMaxCharacters;
       svg_.Add("<text class=\"s\" x=\"16\" y=\"{:.1f}\"><title>{}</title>{}</text>\n", (top + bottom) / 2 + 4,

@@ -114,7 +114,7 @@ std::vector<ChoiceMap::Choice> Competing() {
           {.letter = 'R', .name = "replica per site", .colour = "#E69F00"}};
 }
 
-// Small leads are pale: models are not better than that.
+// Small leads are pale, because the models are not more accurate than that.
 ChoiceMap::Cell WinnerCell(const SweepPoint& point) {
   constexpr double kStrongLead = 0.2;
   constexpr double kPale = 0.35;

@@ -73,7 +73,7 @@ void PlaceLanes(const TimelineLabels& labels, TimelineLayout& layout) {
   layout.system_height = layout.lanes_end + kBandPad + kFoot + kBetweenSystems;
 }
 
-// Room for the names of sites beside those of lanes, and for descriptions of the crossings between them.
+// Width for the names of sites beside those of lanes, and for descriptions of the crossings between them.
 double LeftMargin(const PipelineCosts& costs, const TimelineLabels& labels) {
   constexpr double kMaxForNames = 190;
   const double lane = TextWidth(labels.device, 11) + TextWidth(std::to_string(labels.sites.size()), 11) + 14;

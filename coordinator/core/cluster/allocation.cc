@@ -31,7 +31,7 @@ struct SiteOffer {
   std::set<std::string> holders;
 };
 
-// Devices of one stage and its replicas, and of these the ones that have to be on one node.
+// Devices of one stage and its replicas, and the number of these that must be on one node.
 struct StageDevices {
   int64_t all = 1;
   int64_t together = 1;
@@ -39,7 +39,7 @@ struct StageDevices {
 
 int64_t WholeGroups(int64_t devices, int64_t per_group) { return devices / per_group * per_group; }
 
-// The replicas of a stage go over nodes whose network is known.
+// The replicas of a stage may be on several nodes if their network is known.
 StageDevices DevicesPerStage(const JobSpec& job, const RunOptions& run, bool has_network) {
   if (run.explicit_costs.has_value()) {
     return {};
@@ -49,7 +49,7 @@ StageDevices DevicesPerStage(const JobSpec& job, const RunOptions& run, bool has
   return {.all = all, .together = has_network ? tensor : all};
 }
 
-// Number of free devices to take of each node that has so many, which uses the most devices.
+// Chooses how many free devices to take of each node that has as many, so that the most devices are used.
 int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_group) {
   int64_t best = 0;
   int64_t best_total = 0;
@@ -65,7 +65,7 @@ int64_t PerNode(std::span<const NodeOffer* const> nodes, int64_t per_group) {
   return best;
 }
 
-// True when the planner may take two nodes of a site for the same.
+// True when the planner may treat two nodes of a site as equal.
 bool AreAlike(const v1::NodeSpec& a, const v1::NodeSpec& b) {
   return a.devices() == b.devices() && a.device().SerializeAsString() == b.device().SerializeAsString();
 }

@@ -30,8 +30,8 @@ std::vector<NodeKey> UsableOf(const std::map<NodeKey, NodeRecord>& nodes, const 
   return usable;
 }
 
-// A node of either site, or two of one; others after failures, and the other end dials: some sites can be reached from
-// outside and others not.
+// Chooses a node of each site, or two of one site. After failures it chooses others and lets the other end dial,
+// because some sites cannot be reached from outside.
 std::optional<Ends> EndsOf(const std::map<NodeKey, NodeRecord>& nodes, const SitePair& pair, int failures) {
   const std::vector<NodeKey> first = UsableOf(nodes, pair.first);
   const std::vector<NodeKey> second = UsableOf(nodes, pair.second);
@@ -163,7 +163,7 @@ ProbeStep LinkProbing::OnReport(int64_t now_ns, const NodeKey& node, const v1::P
     order.mutable_probe_link()->set_address(report.opened().address());
     order.mutable_probe_link()->set_secret(report.opened().secret());
     order.mutable_probe_link()->set_shaped(active_->dialer_shaped);
-    // It gives up, and says why, before it is given up.
+    // The dialer gives up, and says why, before the coordinator ends the probe.
     order.mutable_probe_link()->set_limit_ns(std::max<int64_t>(1, options_.run_timeout_ns * 3 / 4));
     step.sends.push_back({active_->dialer, std::move(order)});
   } else if (report.has_measured() && node == active_->dialer && active_->running) {
@@ -207,7 +207,7 @@ void LinkProbing::Fail(int64_t now_ns, const std::string& why, ProbeStep& step) 
   End(step);
 }
 
-// Both ends are told, whichever of them may still be at it.
+// Ends the probe, and tells the ends that may still be at it.
 void LinkProbing::End(ProbeStep& step) {
   for (const NodeKey& node : {active_->waiter, active_->dialer}) {
     if (node == active_->waiter || active_->running) {

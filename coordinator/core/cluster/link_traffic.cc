@@ -12,7 +12,7 @@
 namespace geopipe {
 namespace {
 
-// Clocks and wake-ups are right to some tenths of a millisecond.
+// Clocks and wake-ups are accurate to some tenths of a millisecond.
 constexpr int64_t kMinSerializationNs = 2'000'000;
 // Smallest share of the crossing, for the same reason.
 constexpr double kMinShare = 0.1;
@@ -73,7 +73,7 @@ std::vector<double> SerializationsNs(std::vector<MessageTiming> messages, int64_
   return serializations;
 }
 
-// The `share` quantile, at a sample.
+// The `share` quantile, which is one of the samples.
 double SampleAt(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<size_t>(share * static_cast<double>(sorted.size() - 1))];
 }

@@ -81,10 +81,10 @@ void JobRun::Hear(std::span<const NodeSilence> nodes) {
 //   7. reports that were lost at the epoch's end are asked for again;
 //   8. the deadline of the state: the job recovers.
 Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
-  // Silence of a node matters in states in which the job cannot go on without it, and nobody else tells that it goes
-  // on.
+  // The silence of a node matters in states in which the job cannot go on without it and no other report shows that it
+  // goes on.
   const bool needs_nodes = state_ != v1::JOB_STATE_PLANNING && state_ != v1::JOB_STATE_PAUSED;
-  // This process may be cut off itself when it hears none of the nodes, and the workers go on.
+  // If this process hears from none of the nodes, it may itself be cut off while the workers go on.
   const bool unheard = nodes.size() == nodes_.size();
   const int64_t last_ns = std::exchange(last_tick_ns_, now_ns);
   const int64_t passed_ns = last_ns == 0 ? 0 : now_ns - last_ns;

@@ -62,7 +62,7 @@ void JobRun::List(const ListedCheckpoint& complete) {
   Trim(job_.checkpoint.keep);
 }
 
-// True for a report that is told again to a restarted coordinator: nodes may have removed the checkpoint since.
+// True for a report that is repeated to a restarted coordinator: nodes may have removed the checkpoint since.
 bool JobRun::IsOldNews(int64_t iteration) const {
   return !checkpoints_.Pending(iteration) && !listed_.empty() && iteration <= listed_.back().identity.iteration;
 }

@@ -204,8 +204,9 @@ bool JobRun::MayRecover() const {
          state_ != v1::JOB_STATE_PLANNING;
 }
 
-// A job that has no epoch yet has nothing to lose. What a worker does by itself then it would do again.
-// One that had an epoch in an earlier run does not fail for what its devices do.
+// True when the job may start over: without an epoch it has nothing to lose. Only failures of devices are worth it,
+// since a worker's own would recur; but a job that had an epoch in an earlier run starts over after any that is not
+// permanent.
 bool JobRun::MayBeginAgain(const FailureEvidence& why) const {
   const bool by_devices = why.kind == "killed" || why.kind == "silent" || why.kind == "gone";
   return limits_.restarts_per_hour > 0 && !epoch_.has_value() && (by_devices || (epochs_before_ > 0 && !why.permanent));
@@ -259,7 +260,7 @@ std::vector<NodeMessage> JobRun::EnterRecovering(int64_t now_ns) {
   return sends;
 }
 
-// Stops lost workers that may still run, at once: nothing that they hold is wanted any more.
+// Stops lost workers that may still run, at once, since nothing that they hold is needed.
 std::vector<NodeMessage> JobRun::StopLost() const {
   std::vector<NodeMessage> sends;
   for (const auto& [key, worker] : workers_) {

@@ -84,8 +84,8 @@ Reaction JobRun::OnExit(int64_t now_ns, const WorkerKey& key, const v1::WorkerEx
   if (orderly) {
     return {};
   }
-  // A worker that has told why stops by itself afterwards: that exit is no news, nor is that of one that is to be
-  // started again.
+  // A worker that has reported a failure stops by itself afterwards: its exit is no news, nor is the exit of one that
+  // is to be started again.
   if (found->second.lost) {
     return {};
   }

@@ -205,7 +205,7 @@ int64_t JobRun::PrepareLimitNs() const {
   return limits_.prepare_timeout_ns + SlowNs(bytes);
 }
 
-// Replicas give each other states between connecting and telling so.
+// Replicas send each other states between connecting and reporting that they have.
 int64_t JobRun::CommitLimitNs() const { return limits_.commit_timeout_ns + SlowNs(GivenStateBytes()); }
 
 // Sets the deadline of the state or phase that begins now.

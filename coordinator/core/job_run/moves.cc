@@ -97,7 +97,8 @@ Reaction JobRun::SaveForMove(int64_t now_ns, bool failed) {
       staying.insert(member.worker.node_key());
     }
   }
-  // Copies that are still made of it are made at training's pace, and nothing trains.
+  // Copies of it that are under way are not waited for: they are made at the pace for training, although nothing trains
+  // now.
   if (!listed_.empty() && listed_.back().identity.iteration == *ended_at_ && listed_.back().IsAt(staying)) {
     return Reaction::MoveTo(v1::JOB_STATE_PENDING,
                             fmt::format("{}; the state before iteration {} is safe", move_cause_, *ended_at_));

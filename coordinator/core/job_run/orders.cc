@@ -182,7 +182,8 @@ std::optional<v1::WorkerCommand> JobRun::OutstandingFor(const WorkerKey& key, co
 std::vector<NodeMessage> JobRun::OnAllConnected(const LinkTable& links) {
   end_due_ = ending_ && (end_due_ || !undriven_.empty());
   if (!undriven_.empty() && (state_ == v1::JOB_STATE_REPLANNING || AllDone())) {
-    // Orders and answers may have gone with an agent, and nothing else would come to light: asked for again.
+    // Orders and answers may have been lost with an agent, and nothing else would reveal it, so they are asked for
+    // again.
     checkpoints_.Abandon();
     heard_all_ = false;
   }

@@ -62,7 +62,7 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
   return {};
 }
 
-// A worker that says hello again (to another process of its agent) is no younger for it.
+// A worker that says hello again (to another process of its agent) counts as no younger.
 Reaction JobRun::OnHello(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerHello& hello) {
   const bool first = !std::exchange(worker.hello, true);
   if (first && hello.version() != version_) {

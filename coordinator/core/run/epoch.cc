@@ -29,13 +29,13 @@ bool HasLeft(const WorkerFacts& worker, uint64_t epoch) {
                                                             worker.phase == v1::WORKER_PHASE_FINISHED));
 }
 
-// Its state will not change by itself.
+// True when the worker's state will not change by itself.
 bool Rests(const WorkerFacts& worker) {
   return worker.phase == v1::WORKER_PHASE_IDLE || worker.phase == v1::WORKER_PHASE_ENDED ||
          worker.phase == v1::WORKER_PHASE_FINISHED;
 }
 
-// A younger worker of its device has said hello.
+// True when a younger worker of its device has said hello.
 bool HasSuccessor(const EpochFacts& facts, const EpochMember& member) {
   return std::ranges::any_of(facts.workers, [&](const WorkerFacts& worker) {
     return worker.worker.worker == member.worker && worker.worker.incarnation > member.incarnation && worker.attached;
@@ -194,7 +194,7 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
   if (from.state.iteration >= facts.end_iteration && !facts.may_go_back) {
     return Wait("all iterations are done");
   }
-  // The initial state is everybody's.
+  // All members have the initial state.
   const bool are_given = !from.checkpoint.has_value() && from.state != StateIdentity{};
   return {.kind = EpochDecision::Kind::kNew,
           .epoch = {.number = 1 + (old.has_value() ? old->number : facts.epochs_before),

@@ -20,7 +20,7 @@ constexpr int32_t kSigInt = 2;
 constexpr int32_t kSigKill = 9;
 constexpr int32_t kSigTerm = 15;
 
-// Signal numbers of Linux on x86-64 and arm64, which the agent's machine runs, whatever this one is.
+// Signal numbers of Linux on x86-64 and arm64, which agents run on, whatever this machine is.
 std::string_view SignalName(int32_t signal) {
   static constexpr std::array<std::string_view, 32> kNames = {
       "",          "SIGHUP",  "SIGINT",    "SIGQUIT", "SIGILL",   "SIGTRAP", "SIGABRT", "SIGBUS",
@@ -30,7 +30,7 @@ std::string_view SignalName(int32_t signal) {
   return signal > 0 && signal < static_cast<int32_t>(kNames.size()) ? kNames[signal] : "a signal without a name";
 }
 
-// The last line that says something, shortened: one sentence must stay one.
+// The last line that is not empty, shortened, so that a sentence remains one sentence.
 std::string LastLine(std::string_view text) {
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r' || text.back() == ' ')) {
     text.remove_suffix(1);
@@ -49,7 +49,7 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) 
   const std::string words = LastLine(exit.last_words());
   const std::string said = words.empty() ? "" : fmt::format("; its last words: {}", words);
   if (exit.signal() != 0) {
-    // Last words do not explain an end that came from outside.
+    // Last words do not explain an end that was caused from outside.
     const bool from_outside = exit.signal() == kSigKill || exit.signal() == kSigTerm || exit.signal() == kSigInt;
     const std::string_view hint =
         exit.signal() == kSigKill ? "; likely the out-of-memory killer (check dmesg) or a manual kill" : "";

@@ -112,7 +112,7 @@ int64_t IterationLog::Complete() {
   return next_ - before;
 }
 
-// Completes iteration next_ with what is known of it.
+// Completes iteration next_ with the reports that there are.
 void IterationLog::CompleteFirst() {
   const auto first = pending_.find(next_);
   const Pending pending = first == pending_.end() ? Pending{} : std::move(first->second);
