@@ -43,12 +43,12 @@ std::string Text(const absl::Status& status) { return Printable(std::string(stat
 absl::StatusOr<CheckpointList> CheckpointsAt(const std::string& path) {
   if (path.empty()) {
     return absl::InvalidArgumentError(
-        "no folder: name a checkpoint's, or that of a job's checkpoints, with --path DIR");
+        "no folder: name the folder of a checkpoint or of a job's checkpoints, with --path DIR");
   }
   std::error_code error;
   if (!fs::is_directory(path, error)) {
     return absl::NotFoundError(
-        fmt::format("{}: there is no such folder; name a checkpoint's, or that of a job's checkpoints", path));
+        fmt::format("{}: there is no such folder; name the folder of a checkpoint or of a job's checkpoints", path));
   }
   CheckpointList list;
   if (!IterationOfFolder(path).has_value() && !fs::exists(fmt::format("{}/{}", path, kManifestName), error)) {

@@ -39,7 +39,7 @@ absl::Status CheckServer(std::string_view server) {
 // gRPC's reason, in a few words.
 std::string_view ReasonOf(const std::string& message) {
   constexpr std::array<std::pair<std::string_view, std::string_view>, 4> kReasons{
-      {{"Connection refused", "nobody listens on that port"},
+      {{"Connection refused", "nothing listens on that port"},
        {"DNS resolution failed", "the host's name is not known"},
        {"No route to host", "there is no route to the host"},
        {"Deadline Exceeded", "timed out, see --timeout"}}};

@@ -52,7 +52,7 @@ absl::StatusOr<HfExportSummary> Export(const Checkpoint& checkpoint, const std::
   const bool show = ErrorIsTerminal();
   options.progress = [&](int64_t written, int64_t total) -> absl::Status {
     if (shutdown->Wait(0) != 0) {
-      return absl::CancelledError(fmt::format("{}: the export was interrupted; nothing of it is left", output));
+      return absl::CancelledError(fmt::format("{}: the export was interrupted; its output was removed", output));
     }
     if (show) {
       PrintErr("\rexport-hf: {} of {}\x1b[K", HumanBytes(written), HumanBytes(total));

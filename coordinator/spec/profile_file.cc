@@ -130,7 +130,7 @@ absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& 
 
 FileReference ExplainProfile() {
   return {
-      "A profile file: measured costs, from which the planner also tells those at other b and s. Durations carry "
+      "A profile file: measured costs, from which the planner also estimates costs at other b and s. Durations carry "
       "units.",
       ProfileSchema().Rows()};
 }

@@ -81,7 +81,7 @@ absl::Status SpellOutPreset(const YamlDocument& document, const std::string& pat
   const DevicePreset* preset = name.is_scalar() ? FindDevicePreset(name.scalar) : nullptr;
   if (preset == nullptr) {
     return document.Error(name.mark, name_path,
-                          fmt::format("{} is no device that is known by name; use one of {}, or give its figures",
+                          fmt::format("{} is not a known device; use one of {}, or give its figures",
                                       name.Description(), DevicePresetNames()));
   }
   YamlNode map{.kind = YamlNode::Kind::kMap, .scalar = {}, .mark = device.mark, .items = {}, .entries = device.entries};
@@ -210,7 +210,7 @@ absl::StatusOr<std::vector<SitePlace>> PlacesOf(const YamlDocument& document, co
     return std::vector<SitePlace>{{path, spec(site.name, site.nodes)}};
   }
   if (site.nodes.count != Nodes().count || site.nodes.devices_per_node != Nodes().devices_per_node) {
-    return document.Error(path, "has nodes or devices_per_node beside node_groups; give them in each group");
+    return document.Error(path, "has nodes or devices_per_node as well as node_groups; give them in each group");
   }
   std::vector<SitePlace> places;
   const std::vector<std::string> names = GroupNames(site);

@@ -112,7 +112,7 @@ absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t max_bytes) {
   }
   if (content.size() > max_bytes) {
     return absl::OutOfRangeError(
-        fmt::format("{} is larger than {} bytes, the most that is read of such a file", path.string(), max_bytes));
+        fmt::format("{} is larger than {} bytes, the limit for such a file", path.string(), max_bytes));
   }
   return content;
 }

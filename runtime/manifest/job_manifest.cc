@@ -32,7 +32,7 @@ absl::Status LookUpModel(const YamlDocument& document, JobSpec* job) {
   if (gives("preset") && keys.size() > 1) {
     const YamlEntry& other = keys[keys.front().key == "preset" ? 1 : 0];
     return document.Error(other.mark, fmt::format("{}.{}", kModelPath, other.key),
-                          "given beside preset, which says the whole model; keep one of the two");
+                          "cannot be combined with preset, which gives the whole model; keep one of the two");
   }
   if (job->init_from.empty()) {
     return absl::OkStatus();
@@ -153,7 +153,8 @@ absl::Status CheckRun(const JobSpec& job) {
   }
   if (job.checkpoint.replicate > 0 && job.checkpoint.path.empty()) {
     return absl::InvalidArgumentError(
-        "checkpoint.replicate is 1 and there is no checkpoint.path; there are no checkpoints without one, give it one");
+        "checkpoint.replicate is 1 without checkpoint.path, so there are no checkpoints to replicate; "
+        "set checkpoint.path");
   }
   if (job.checkpoint.replicate > 0 && job.placement.sites.size() == 1) {
     return absl::InvalidArgumentError(fmt::format(

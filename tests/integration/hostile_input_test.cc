@@ -143,7 +143,7 @@ TEST_CASE("hostile input: flags") {
   CheckRefused(files.Playground({"--compare", ""}), {"--compare: the value is empty"});
   CheckRefused(files.Playground({"--link", "bandwidth=1Gbps"}), {"--link", "latency=20ms,bandwidth=1Gbps"});
   CheckRefused(files.Playground({"--sites", "2", "--topology", files.Path("topology.yaml")}),
-               {"--sites is given beside --topology"});
+               {"--sites cannot be combined with --topology"});
   CheckRefused(files.Plan({"--export-svg", ""}), {"--export-svg: the value is empty"});
   CheckRefused(files.Plan({"--steps", "3"}), {"--steps", "--sweep"});
   CheckRefused({"simulate", "-f", golden, "--delta-n", ""}, {"--delta-n: the value is empty"});
@@ -151,7 +151,7 @@ TEST_CASE("hostile input: flags") {
   for (const std::string server : {"127.0.0.1", "http://127.0.0.1:7070", ":7070", "127.0.0.1:0", "127.0.0.1:x"}) {
     CheckRefused({"get", "jobs", "--server", server}, {"--server: '" + server + "'", "write it like 127.0.0.1:7070"});
   }
-  CheckRefused({"get", "jobs", "--server", "127.0.0.1:1"}, {"127.0.0.1:1", "nobody listens on that port"}, 4);
+  CheckRefused({"get", "jobs", "--server", "127.0.0.1:1"}, {"127.0.0.1:1", "nothing listens on that port"}, 4);
 }
 
 TEST_CASE("hostile input: files") {

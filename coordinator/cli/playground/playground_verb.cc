@@ -407,8 +407,8 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
   for (const std::string_view given : {"sites", "link", "topology"}) {
     for (const std::string_view other : {"topology", "case"}) {
       if (given != other && flags.given(given) && flags.given(other)) {
-        return absl::InvalidArgumentError(
-            fmt::format("--{} is given beside --{}, which says sites and links; leave one of them out", given, other));
+        return absl::InvalidArgumentError(fmt::format(
+            "--{} cannot be combined with --{}, which gives sites and links; leave one of them out", given, other));
       }
     }
   }

@@ -53,7 +53,7 @@ std::string WhyIdle(const JobSpec& job, const ClusterSpec& cluster, const Plan& 
                        site.devices_per_node);
   }
   if (std::ssize(plan.stages) == job.model.num_hidden_layers) {
-    return "every layer has a stage of its own, and there are no more";
+    return "every layer already has a stage of its own";
   }
   return "using them would not be faster";
 }

@@ -62,8 +62,7 @@ class JsonParser {
       return document_->Error(Mark(), "", fmt::format("nested deeper than {} levels", kMaxDepth));
     }
     if (++values_ > limits_.max_values) {
-      return document_->Error(Mark(), "",
-                              fmt::format("more than {} values; such a file is not taken", limits_.max_values));
+      return document_->Error(Mark(), "", fmt::format("more than {} values, the limit for a file", limits_.max_values));
     }
     YamlNode node;
     node.mark = Mark();
@@ -337,7 +336,7 @@ class JsonParser {
 absl::StatusOr<YamlDocument> ParseJsonDocument(std::string_view text, std::string_view file, const JsonLimits& limits) {
   YamlDocument document{std::string(file), {}};
   if (text.size() > limits.max_bytes) {
-    return document.Error({}, "", fmt::format("larger than {} bytes; such a file is not taken", limits.max_bytes));
+    return document.Error({}, "", fmt::format("larger than {} bytes, the limit for a file", limits.max_bytes));
   }
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) {

@@ -97,9 +97,7 @@ class TreeBuilder final : public YAML::EventHandler {
     YamlMark key_mark;
   };
 
-  static std::string TooManyNodes() {
-    return fmt::format("more than {} values; such a file is not taken", kMaxYamlNodes);
-  }
+  static std::string TooManyNodes() { return fmt::format("more than {} values, the limit for a file", kMaxYamlNodes); }
 
   void Fail(YamlMark mark, std::string_view message, std::string_view last_key = "") {
     if (status_.ok()) {
@@ -345,7 +343,7 @@ YamlMark YamlDocument::Locate(std::string_view path) const {
 absl::StatusOr<YamlDocument> ParseYaml(std::string_view text, std::string_view file) {
   YamlDocument document{std::string(file), {}};
   if (text.size() > kMaxYamlBytes) {
-    return document.Error({}, "", fmt::format("larger than {} bytes; such a file is not taken", kMaxYamlBytes));
+    return document.Error({}, "", fmt::format("larger than {} bytes, the limit for a file", kMaxYamlBytes));
   }
   GP_RETURN_IF_ERROR(CheckText(text, document));
   GP_RETURN_IF_ERROR(ParseInto(text, &document));

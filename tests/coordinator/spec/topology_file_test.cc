@@ -98,10 +98,9 @@ TEST_CASE("A device may be named, and what is written beside its name overrides 
   }
   const std::string known = DevicePresetNames();
   CHECK(TopologyError("sites: [{name: a, device: h100}]\n") ==
-        "t.yaml:1:27: sites[0].device: 'h100' is no device that is known by name; use one of " + known +
-            ", or give its figures");
+        "t.yaml:1:27: sites[0].device: 'h100' is not a known device; use one of " + known + ", or give its figures");
   CHECK(TopologyError("sites: [{name: a, device: {preset: [x]}}]\n") ==
-        "t.yaml:1:36: sites[0].device.preset: a list is no device that is known by name; use one of " + known +
+        "t.yaml:1:36: sites[0].device.preset: a list is not a known device; use one of " + known +
             ", or give its figures");
   CHECK(TopologyError("sites: [{name: a, device: {preset: b200-sxm-180gb, memory: 64}}]\n") ==
         "t.yaml:1:60: sites[0].device.memory: '64' has no unit; write it like 64GiB or 512MiB");
@@ -141,11 +140,11 @@ TEST_CASE("Where the nodes of a site differ each group of them is a place of its
   CHECK(TopologyError("sites: [{name: a, " + device + "}, node_groups: [{device: h100-sxm-80gb}]}]\n") ==
         "t.yaml:1:9: sites[0]: has a device and node_groups; give one of them");
   CHECK(TopologyError("sites: [{name: a, nodes: 4, node_groups: [{device: h100-sxm-80gb}]}]\n") ==
-        "t.yaml:1:9: sites[0]: has nodes or devices_per_node beside node_groups; give them in each group");
+        "t.yaml:1:9: sites[0]: has nodes or devices_per_node as well as node_groups; give them in each group");
   CHECK(TopologyError(groups("{nodes: 2}")) ==
         "t.yaml:2:70: sites[0].node_groups[0].device: missing; add `device: <map>`");
   CHECK(TopologyError(groups("{nodes: 2, device: h100}, {device: h100-sxm-80gb}"))
-            .find("sites[0].node_groups[0].device: 'h100' is no device that is known by name") != std::string::npos);
+            .find("sites[0].node_groups[0].device: 'h100' is not a known device") != std::string::npos);
   CHECK(TopologyError(groups("{device: h100-sxm-80gb}, {nodes: 0, device: h100-sxm-80gb}")) ==
         "t.yaml:2:95: sites[0].node_groups[1]: site \"a/h100-sxm-80gb-2\": nodes is 0; it must be from 1 to 1048576");
   CHECK(TopologyError(groups("{name: x, device: h100-sxm-80gb}, {name: x, device: h100-sxm-80gb}")) ==

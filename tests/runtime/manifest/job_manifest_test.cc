@@ -151,9 +151,11 @@ TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
   CHECK(JobError(Job(model, "model: {hidden_size: 64}")) ==
         "job.yaml:5:3: spec.model.intermediate_size: missing; give it, or a preset, or init_from");
   CHECK(JobError(Job(model, "model: {preset: llama-2-7b, init_from: hf}")) ==
-        "job.yaml:5:31: spec.model.init_from: given beside preset, which says the whole model; keep one of the two");
+        "job.yaml:5:31: spec.model.init_from: cannot be combined with preset, which gives the whole model; keep one of "
+        "the two");
   CHECK(JobError(Job(model, "model: {hidden_size: 64, preset: llama-2-7b}")) ==
-        "job.yaml:5:11: spec.model.hidden_size: given beside preset, which says the whole model; keep one of the two");
+        "job.yaml:5:11: spec.model.hidden_size: cannot be combined with preset, which gives the whole model; keep one "
+        "of the two");
   CHECK(JobError(Job(model, "model: {init_from: nowhere}")) ==
         "job.yaml:5:22: spec.model.init_from: cannot read /jobs/nowhere/config.json: No such file or directory");
 
@@ -227,9 +229,8 @@ TEST_CASE("A long list that is refused is not repeated in full") {
 TEST_CASE("Keys that do nothing in a run are refused in a run, and planned with") {
   const auto [given, message] = GENERATE(table<std::string, std::string>({
       {"checkpoint: {replicate: 1}",
-       "job.yaml:12:27: spec.checkpoint.replicate: is 1 and there is no checkpoint.path; there are no checkpoints "
-       "without "
-       "one, give it one"},
+       "job.yaml:12:27: spec.checkpoint.replicate: is 1 without checkpoint.path, so there are no checkpoints "
+       "to replicate; set checkpoint.path"},
       {"replan: {drift: 15%}",
        "job.yaml:12:19: spec.replan.drift: is '15%', but this version does not plan again while a job runs; leave it "
        "out"},

@@ -66,7 +66,7 @@ TEST_CASE("devices that stay idle are counted, with the reason") {
     job.model.num_hidden_layers = 6;
     const PlanFigures figures = FiguresOf(job, cluster, Planned(job, cluster));
     CHECK(figures.used() == 48);
-    CHECK(figures.sites[0].reason == "every layer has a stage of its own, and there are no more");
+    CHECK(figures.sites[0].reason == "every layer already has a stage of its own");
   }
   SECTION("nodes that tensor ranks do not fill") {
     for (SiteSpec& site : cluster.sites) {

@@ -83,8 +83,8 @@ TEST_CASE("What is no JSON is refused as JSON, with its place") {
 }
 
 TEST_CASE("JSON has limits: bytes, depth and values") {
-  CHECK(JsonError("[1, 2]", {.max_bytes = 5}) == "f.json: larger than 5 bytes; such a file is not taken");
-  CHECK(JsonError("[1, 2]", {.max_values = 2}) == "f.json:1:5: more than 2 values; such a file is not taken");
+  CHECK(JsonError("[1, 2]", {.max_bytes = 5}) == "f.json: larger than 5 bytes, the limit for a file");
+  CHECK(JsonError("[1, 2]", {.max_values = 2}) == "f.json:1:5: more than 2 values, the limit for a file");
   CHECK(JsonError(std::string(64, '[') + std::string(64, ']')).empty());
   CHECK(JsonError(std::string(800'000, '[')) == "f.json:1:66: nested deeper than 64 levels");
   CHECK(JsonError(std::string(800'000, '{')).starts_with("f.json:1:2: not valid JSON"));
