@@ -34,9 +34,9 @@ void RunFlags::Register(FlagSet& flags) {
 absl::StatusOr<RunOptions> RunFlags::Resolve() const {
   RunOptions run;
   if (!schedule_csv.empty() && (!schedule.empty() || !delta_n.empty())) {
-    return absl::InvalidArgumentError(
-        fmt::format("--{} is given beside --schedule-csv, which says the whole schedule; leave one of them out",
-                    schedule.empty() ? "delta-n" : "schedule"));
+    return absl::InvalidArgumentError(fmt::format(
+        "--{} cannot be combined with --schedule-csv, which gives the whole schedule; leave one of them out",
+        schedule.empty() ? "delta-n" : "schedule"));
   }
   if (!schedule_csv.empty()) {
     GP_ASSIGN_OR_RETURN(const Schedule given, ReadScheduleFile(schedule_csv));

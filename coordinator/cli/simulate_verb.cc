@@ -237,7 +237,7 @@ absl::StatusOr<int> RunSimulate(std::span<const std::string> arguments) {
   for (const std::string_view other : {"schedule", "delta-n"}) {
     if (flags.given("schedule-csv") && flags.given(other)) {
       return absl::InvalidArgumentError(fmt::format(
-          "--{} is given beside --schedule-csv, which says the whole schedule; leave one of them out", other));
+          "--{} cannot be combined with --schedule-csv, which gives the whole schedule; leave one of them out", other));
     }
   }
   GP_RETURN_IF_ERROR(options.timeline.Check(

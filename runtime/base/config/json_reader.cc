@@ -201,7 +201,7 @@ class JsonParser {
       return Fail("half of a surrogate pair stands alone in a text");
     }
     if (code == 0) {
-      return document_->Error(Mark(), "", "a text holds \\u0000; such a text is not taken");
+      return document_->Error(Mark(), "", "a text holds \\u0000, which is not supported");
     }
     AppendUtf8(code, value);
     return absl::OkStatus();

@@ -67,7 +67,7 @@ TEST_CASE("What is no JSON is refused as JSON, with its place") {
       {"\"\\x41\"", "f.json:1:3: not valid JSON: 'x' stands behind a backslash in a text"},
       {"\"\\u00g0\"",
        "f.json:1:6: not valid JSON: 'g' stands where one of the four hexadecimal digits of \\u is needed"},
-      {"\"\\u0000\"", "f.json:1:8: a text holds \\u0000; such a text is not taken"},
+      {"\"\\u0000\"", "f.json:1:8: a text holds \\u0000, which is not supported"},
       {"\"abc", "f.json:1:1: not valid JSON: the text that begins here does not end"},
       {"\"a\nb\"", "f.json:1:3: not valid JSON: a control character stands in a text; write it as \\n, \\t or \\u00XX"},
       {"[01]", "f.json:1:4: not valid JSON: a number begins with 0"},
