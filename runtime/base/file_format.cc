@@ -26,7 +26,7 @@ struct Signature {
 constexpr std::string_view kLlmcRemedy = "cut its header off: tail -c +1025 FILE > tokens.bin";
 constexpr std::string_view kIndexRemedy = "name the .bin file beside it, which holds the tokens";
 
-// At least four bytes each. The first that fits counts.
+// Signatures of at least four bytes each. The first that fits counts.
 constexpr auto kSignatures = std::to_array<Signature>({
     // llm.c, dev/data/data_common.py: 256 int32 of header, the first of them this number.
     {0, "\x88\xd8\x34\x01"sv, {Kind::kTokens, "a token file of llm.c with its header of 1,024 bytes", kLlmcRemedy}},

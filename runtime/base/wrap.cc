@@ -108,7 +108,7 @@ size_t BytesThatFit(std::string_view word, int32_t columns) {
   return good > 0 && fit < word.size() ? good : fit;
 }
 
-// Where what a line says begins, behind its label or its own indentation.
+// Column at which a line's text begins, behind its label or its own indentation.
 int32_t HangingIndent(std::string_view line) {
   const size_t begin = std::min(line.find_first_not_of(' '), line.size());
   const size_t blanks = line.find("  ", begin);

@@ -17,9 +17,9 @@ struct Explanation {
   PlanExplanation plan;
 };
 
-// Where the iteration goes, what each choice costs, what binds each stage, where the bubble comes from, what would
-// help. Folded: of more than twelve stages those that follow each other bound by the same in one row, the greatest
-// waiting told.
+// Explains where the iteration goes, what each choice costs, what binds each stage, where the bubble comes from, and
+// what would help. Folded: with more than twelve stages, consecutive stages bound by the same share a row, which shows
+// the longest wait.
 std::string ExplanationText(const Explanation& explanation, const PlanResult& result, View view = {});
 Json ExplanationToJson(const Explanation& explanation, const PlanResult& result);
 

@@ -246,7 +246,7 @@ class SweepPlot {
       }
     }
     greatest = std::max(greatest, 1e-9);
-    // From 0, unless that would leave most of the panel empty.
+    // The axis begins at 0, unless that would leave most of the panel empty.
     const double from = least < 0                ? least
                         : least > 0.6 * greatest ? least - 0.15 * std::max(greatest - least, 0.02 * greatest)
                                                  : 0;
