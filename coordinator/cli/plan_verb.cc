@@ -280,6 +280,27 @@ Json PlannedToJson(const Planned& planned) {
 
 namespace {
 
+// "memory        9.739 s with 68.7 GiB on the fullest device; 9.955 s with 31.2 GiB (search.prefer: memory)". Empty
+// where there is nothing to trade.
+std::string TradeText(const PlanResult& result) {
+  if (!result.traded.has_value()) {
+    return "";
+  }
+  const bool is_fast = result.prediction.iteration_ns <= result.traded->iteration_ns;
+  return fmt::format("memory        {} with {} on the fullest device; {} with {} (search.prefer: {})\n",
+                     HumanDuration(result.prediction.iteration_ns), HumanBytes(FullestDeviceBytes(result.plan)),
+                     HumanDuration(result.traded->iteration_ns), HumanBytes(result.traded->fullest_device_bytes),
+                     is_fast ? "memory" : "speed");
+}
+
+std::string OmissionText(const std::vector<Omission>& omissions) {
+  std::string text;
+  for (const Omission& omission : omissions) {
+    text += fmt::format("left out      {}\n", omission.sentence);
+  }
+  return text;
+}
+
 // Sizes are saturated.
 std::string SpaceText(int64_t candidates) {
   return candidates == std::numeric_limits<int64_t>::max() ? "more than 9e18" : HumanCount(candidates);

@@ -12,6 +12,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
+#include "runtime/base/wrap.h"
 
 namespace geopipe {
 namespace {
@@ -25,7 +26,7 @@ constexpr std::string_view kEraseLine = "\r\x1b[K";
 // The first `columns` characters.
 std::string_view Cut(std::string_view text, int32_t columns) {
   size_t end = text.size();
-  while (CodePoints(text.substr(0, end)) > columns) {
+  while (DisplayWidth(text.substr(0, end)) > columns) {
     --end;
   }
   return text.substr(0, end);

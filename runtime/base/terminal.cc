@@ -22,13 +22,7 @@ std::string_view Environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-}  // namespace
-
-bool OutputIsTerminal() { return isatty(STDOUT_FILENO) != 0; }
-bool ErrorIsTerminal() { return isatty(STDERR_FILENO) != 0; }
-bool ErrorTakesControl() { return ErrorIsTerminal() && Environment("TERM") != "dumb"; }
-
-int32_t TerminalColumns() {
+std::optional<int32_t> KnownColumns() {
   const std::string_view text = Environment("COLUMNS");
   int32_t columns = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), columns);
@@ -46,6 +40,7 @@ int32_t TerminalColumns() {
 
 bool OutputIsTerminal() { return isatty(STDOUT_FILENO) != 0; }
 bool ErrorIsTerminal() { return isatty(STDERR_FILENO) != 0; }
+bool ErrorTakesControl() { return ErrorIsTerminal() && Environment("TERM") != "dumb"; }
 
 int32_t TerminalColumns() { return KnownColumns().value_or(kDefaultColumns); }
 

@@ -15,6 +15,7 @@
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/plan_output.h"
 #include "optimizer/plan/space/choices.h"
+#include "runtime/base/wrap.h"
 
 namespace geopipe {
 namespace {
@@ -64,13 +65,13 @@ std::vector<std::string> Wrapped(std::string_view text, int32_t columns) {
     const size_t end = std::min(text.find(' ', begin), text.size());
     const std::string_view word = text.substr(begin, end - begin);
     begin = end + 1;
-    if (!lines.back().empty() && CodePoints(lines.back()) + 1 + CodePoints(word) > columns) {
+    if (!lines.back().empty() && DisplayWidth(lines.back()) + 1 + DisplayWidth(word) > columns) {
       lines.emplace_back();
     }
     lines.back() += lines.back().empty() ? "" : " ";
     for (const char c : word) {
       const bool begins = (c & 0xC0) != 0x80;
-      if (begins && CodePoints(lines.back()) == columns) {
+      if (begins && DisplayWidth(lines.back()) == columns) {
         lines.emplace_back();
       }
       lines.back() += c;
@@ -80,7 +81,7 @@ std::vector<std::string> Wrapped(std::string_view text, int32_t columns) {
 }
 
 std::string Padded(std::string_view text, int32_t columns) {
-  return fmt::format("{}{}", text, std::string(static_cast<size_t>(std::max(0, columns - CodePoints(text))), ' '));
+  return fmt::format("{}{}", text, std::string(static_cast<size_t>(std::max(0, columns - DisplayWidth(text))), ' '));
 }
 
 std::string RowText(const std::string& label, const std::string& now, const std::string& then,

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/cli/render/format.h"
+#include "runtime/base/wrap.h"
 #include "tests/support/durations.h"
 
 namespace geopipe {
@@ -55,7 +56,7 @@ TEST_CASE("a line fits its terminal, whole characters of it") {
   pacer.Begin(0);
   const std::string line = pacer.At(2 * kSecond, {.what = "größeres"});
   CHECK(line == "\r\x1b[Kgrößeres: 2");
-  CHECK(CodePoints(line) == 4 + 11);
+  CHECK(DisplayWidth(line) == 4 + 11);
 }
 
 TEST_CASE("a log has a plain line no sooner than ten seconds after the last, however often something begins") {

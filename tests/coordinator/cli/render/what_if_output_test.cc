@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "coordinator/cli/render/format.h"
+#include "runtime/base/wrap.h"
 
 namespace geopipe {
 namespace {
@@ -128,7 +129,7 @@ TEST_CASE("no line of the table is longer than 80 columns, whatever the names") 
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = text.find('\n', begin);
     INFO(text.substr(begin, end - begin));
-    CHECK(CodePoints(text.substr(begin, end - begin)) <= 80);
+    CHECK(DisplayWidth(text.substr(begin, end - begin)) <= 80);
     begin = end + 1;
   }
   CHECK(text.find("1000, 1, 1000, 1") != std::string::npos);
