@@ -1,5 +1,6 @@
 #include "optimizer/base/quantities.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <random>
 
@@ -117,8 +118,9 @@ TEST_CASE("What is rounded for people is read back as rounded") {
     CHECK(static_cast<double>(ParseDuration(HumanDuration(value)).value()) == Approx(exact).epsilon(0.017));
     CHECK(static_cast<double>(ParseDuration(ShortDuration(value)).value()) == Approx(exact).epsilon(0.001));
     CHECK(static_cast<double>(ParseBytes(HumanBytes(value)).value()) == Approx(exact).epsilon(0.01));
-    CHECK(ParseBandwidth(HumanBandwidth(exact)).value() == Approx(exact).epsilon(0.01));
-    CHECK(ParseBandwidth(ShortBandwidth(exact)).value() == Approx(exact).epsilon(0.01));
+    const double bandwidth = std::min(exact, 9e14);  // rounded, still below the largest that is read
+    CHECK(ParseBandwidth(HumanBandwidth(bandwidth)).value() == Approx(bandwidth).epsilon(0.01));
+    CHECK(ParseBandwidth(ShortBandwidth(bandwidth)).value() == Approx(bandwidth).epsilon(0.01));
     CHECK(ParseRatio(HumanPercent(exact)).value() == Approx(exact));
   }
 }
