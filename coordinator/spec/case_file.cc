@@ -305,6 +305,20 @@ absl::StatusOr<PipelineCosts> ReadCaseFile(const std::filesystem::path& path) {
   return ParseCaseFile(text, path.string());
 }
 
+absl::Status AttributeToCaseFile(const std::filesystem::path& path, const PipelineShape& shape,
+                                 const absl::Status& status) {
+  const std::string message(status.message());
+  const bool is_shape =
+      message.find(fmt::format("{} stages on {} devices", shape.stages, shape.devices)) != std::string::npos;
+  const absl::StatusOr<YamlDocument> document =
+      is_shape && path != "-" ? ReadYaml(path) : absl::StatusOr<YamlDocument>(status);
+  if (!document.ok()) {
+    return status;
+  }
+  const bool gives_chunks = document->root.Find("chunks") != nullptr;
+  return AttributeTo(*document, gives_chunks ? "chunks" : "devices", status);
+}
+
 FileReference ExplainCase() {
   return {"A case file: explicit costs of one pipeline iteration. Seconds, bytes and bytes per second, without units.",
           CaseSchema().Rows()};

@@ -18,6 +18,10 @@ namespace geopipe {
 absl::StatusOr<PipelineCosts> ReadCaseFile(const std::filesystem::path& path);
 absl::StatusOr<PipelineCosts> ParseCaseFile(std::string_view text, std::string_view file);
 
+// An error about stages and devices ("5 stages on 4 devices") with the place where the file says them.
+absl::Status AttributeToCaseFile(const std::filesystem::path& path, const PipelineShape& shape,
+                                 const absl::Status& status);
+
 // The reference of every key.
 FileReference ExplainCase();
 

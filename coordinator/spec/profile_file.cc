@@ -17,6 +17,13 @@ namespace {
 // Limits beyond any device; values computed from them stay far within 64 bits.
 constexpr int64_t kMaxSequenceLength = int64_t{1} << 20;
 constexpr int64_t kMaxTokensPerMicroBatch = int64_t{1} << 26;
+constexpr int64_t kMaxMeasuredNs = int64_t{24} * 3600 * 1'000'000'000;
+constexpr int64_t kMaxMessageBytes = int64_t{1} << 40;
+constexpr int64_t kMaxTensor = 65'536;
+constexpr int32_t kMaxDevice = 1023;
+
+ValueType<int64_t> Measured() { return From<int64_t>(0, kMaxMeasuredNs, DurationValue()); }
+ValueType<int32_t> DeviceIndex() { return From<int32_t>(0, kMaxDevice, Integer32Value()); }
 
 struct ProfileFile {
   std::string api_version;
@@ -28,9 +35,9 @@ struct ProfileFile {
 
 Schema<PartCosts> PartSchema() {
   return Schema<PartCosts>()
-      .Key("forward", DurationValue(), &PartCosts::forward_ns, "F.", Need::kRequired)
-      .Key("input_grad", DurationValue(), &PartCosts::input_grad_ns, "I.", Need::kRequired)
-      .Key("weight_grad", DurationValue(), &PartCosts::weight_grad_ns, "W.", Need::kRequired);
+      .Key("forward", Measured(), &PartCosts::forward_ns, "F.", Need::kRequired)
+      .Key("input_grad", Measured(), &PartCosts::input_grad_ns, "I.", Need::kRequired)
+      .Key("weight_grad", Measured(), &PartCosts::weight_grad_ns, "W.", Need::kRequired);
 }
 
 Schema<ProfileEntry> EntrySchema() {
@@ -38,14 +45,15 @@ Schema<ProfileEntry> EntrySchema() {
   return Schema<E>()
       .Key("site", StringValue(), &E::site, "Site of the device.", Need::kRequired)
       .Key("node", StringValue(), &E::node, "Node of the device.", Need::kRequired)
-      .Key("device", AtLeast<int32_t>(0, Integer32Value()), &E::device, "Device of the node, from 0.", Need::kRequired)
-      .Key("micro_batch_size", AtLeast<int64_t>(1, IntegerValue()), &E::micro_batch_size, "b.", Need::kRequired)
+      .Key("device", DeviceIndex(), &E::device, "Device of the node, from 0.", Need::kRequired)
+      .Key("micro_batch_size", From<int64_t>(1, kMaxTokensPerMicroBatch, IntegerValue()), &E::micro_batch_size, "b.",
+           Need::kRequired)
       .Key("sequence_length", From<int64_t>(1, kMaxSequenceLength, IntegerValue()), &E::sequence_length, "s.",
            Need::kRequired)
       .Map("embedding", PartSchema(), &E::embedding, "Token embedding.", Need::kRequired)
       .Map("block", PartSchema(), &E::block, "One decoder layer.", Need::kRequired)
       .Map("head", PartSchema(), &E::head, "Final norm, LM head and loss.", Need::kRequired)
-      .Key("adamw_per_million_parameters", DurationValue(), &E::adamw_ns_per_million_parameters, "Weight update.",
+      .Key("adamw_per_million_parameters", Measured(), &E::adamw_ns_per_million_parameters, "Weight update.",
            Need::kRequired);
 }
 
@@ -54,11 +62,12 @@ Schema<MessageCost> MessageSchema() {
   return Schema<M>()
       .Key("site", StringValue(), &M::site, "Site of the device.", Need::kRequired)
       .Key("node", StringValue(), &M::node, "Node of the device.", Need::kRequired)
-      .Key("device", AtLeast<int32_t>(0, Integer32Value()), &M::device, "Device of the node, from 0.", Need::kRequired)
-      .Key("bytes", AtLeast<int64_t>(1, IntegerValue()), &M::bytes, "Of the large message.", Need::kRequired)
-      .Key("whole", DurationValue(), &M::whole_ns,
+      .Key("device", DeviceIndex(), &M::device, "Device of the node, from 0.", Need::kRequired)
+      .Key("bytes", From<int64_t>(1, kMaxMessageBytes, IntegerValue()), &M::bytes, "Of the large message.",
+           Need::kRequired)
+      .Key("whole", Measured(), &M::whole_ns,
            "From sender to receiver over no link: of two that cross each other the later.", Need::kRequired)
-      .Key("fixed", DurationValue(), &M::fixed_ns, "The same of a message of 4 bytes.", Need::kRequired);
+      .Key("fixed", Measured(), &M::fixed_ns, "The same of a message of 4 bytes.", Need::kRequired);
 }
 
 Schema<ProfileFile> ProfileSchema() {
@@ -67,7 +76,7 @@ Schema<ProfileFile> ProfileSchema() {
       .Key("apiVersion", ChoiceValue<std::string>({{"geopipe/v1", "geopipe/v1"}}), &P::api_version, "geopipe/v1.",
            Need::kRequired)
       .Key("kind", ChoiceValue<std::string>({{"Profile", "Profile"}}), &P::kind, "Profile.", Need::kRequired)
-      .Key("tensor", WordOr<int64_t>("job", 0, AtLeast<int64_t>(1, IntegerValue())), &P::tensor,
+      .Key("tensor", WordOr<int64_t>("job", 0, From<int64_t>(1, kMaxTensor, IntegerValue())), &P::tensor,
            "Tensor-parallel degree that the entries are of; job: its own, and 1 where that is auto.")
       .List("entries", EntrySchema(), &P::entries, "One for each device, b and s that was measured.", Need::kRequired)
       .List("messages", MessageSchema(), &P::messages, "One for each device: what its transport takes for a message.");

@@ -8,14 +8,16 @@ namespace geopipe::agent {
 namespace {
 
 constexpr double kMaxSlowdown = 1000;
-constexpr int32_t kMaxDevices = 1024;
+constexpr int32_t kMaxDevices = 256;
 constexpr int32_t kMaxThreads = 1024;
+constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // one way; as a topology's links
+constexpr int64_t kMaxOrphanGraceNs = int64_t{30} * 24 * 3600 * 1'000'000'000;
 
 Schema<LinkConfig> LinkSchema() {
   using L = LinkConfig;
   return Schema<L>()
       .Key("to", StringValue(), &L::to, "The other site.", Need::kRequired)
-      .Key("latency", DurationValue(), &L::latency_ns, "One way.", Need::kRequired)
+      .Key("latency", From<int64_t>(0, kMaxLatencyNs, DurationValue()), &L::latency_ns, "One way.", Need::kRequired)
       .Key("bandwidth", BandwidthValue(), &L::bandwidth_bytes_per_s, "Per direction.", Need::kRequired)
       .Key("shape", BooleanValue(), &L::shape, "The workers delay and pace what they send (rehearsal).")
       .Key("slowdown",
@@ -75,8 +77,13 @@ const Schema<AgentConfig>& AgentConfigSchema() {
           .Map("network", NetworkConfigSchema(), &C::network,
                "Network between the nodes of this site; the same on all of them. None: it is measured.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
-          .Key("orphan_grace", AtLeast(AgentConfig::kMinOrphanGraceNs, DurationValue()), &C::orphan_grace_ns,
-               "Time after which a worker that hears no agent and finishes no iteration exits.")
+          .Key("orphan_grace",
+               From(AgentConfig
+                    :
+                    : kMinOrphanGraceNs, kMaxOrphanGraceNs, DurationValue()),
+               &C
+               :
+               : orphan_grace_ns, "Time after which a worker that hears no agent and finishes no iteration exits.")
           .Group("log", LogSchema(&C::log_level, &C::log_format), "What the agent and its workers log.")
           .Key("die_with_parent", BooleanValue(), &C::die_with_parent,
                "End, with the workers, when the process that started the agent ends."));

@@ -5,44 +5,73 @@
 namespace geopipe {
 namespace {
 
-ValueType<int64_t> PositiveDuration() { return AtLeast<int64_t>(1, DurationValue()); }
+constexpr int64_t kHourNs = int64_t{3600} * 1'000'000'000;
+constexpr int64_t kMaxSilenceNs = kHourNs;
+constexpr int64_t kMaxTimeoutNs = 24 * kHourNs;
+constexpr int64_t kMaxRestNs = 30 * 24 * kHourNs;
+constexpr int64_t kMaxAgents = 65'536;
+constexpr int64_t kMaxJobs = 1'000'000;
+constexpr int64_t kMaxWatches = 65'536;
+constexpr int64_t kMaxInboxEvents = int64_t{1} << 20;
+constexpr int64_t kMaxRestartsPerHour = 10'000;
+
+ValueType<int64_t> UpTo(int64_t max_ns) { return From<int64_t>(0, max_ns, DurationValue()); }
+ValueType<int64_t> SomeUpTo(int64_t max_ns) { return From<int64_t>(1, max_ns, DurationValue()); }
 
 Schema<MembershipLimits> MembershipSchema() {
   using M = MembershipLimits;
   return Schema<M>()
-      .Key("suspect_after", DurationValue(), &M::suspect_after_ns, "Silence after which an agent is suspect.")
-      .Key("failed_after", DurationValue(), &M::failed_after_ns,
+      .Key("suspect_after", UpTo(kMaxSilenceNs), &M::suspect_after_ns, "Silence after which an agent is suspect.")
+      .Key("failed_after", UpTo(kMaxSilenceNs), &M::failed_after_ns,
            "Silence after which an agent and its workers have failed.");
 }
 
 Schema<JobRunLimits> TimeoutsSchema() {
   using R = JobRunLimits;
   return Schema<R>()
-      .Key("start", PositiveDuration(), &R::start_timeout_ns, "Time for all workers of a job to start.")
-      .Key("profile", PositiveDuration(), &R::profile_timeout_ns, "Time for one round of measurements.")
-      .Key("prepare", PositiveDuration(), &R::prepare_timeout_ns, "Time for all ranks to prepare a plan.")
-      .Key("commit", PositiveDuration(), &R::commit_timeout_ns, "Time for all ranks to commit a plan.")
-      .Key("progress", PositiveDuration(), &R::progress_timeout_ns,
-           "Time between two finished iterations; ten predicted ones if that is more.")
-      .Key("stuck", PositiveDuration(), &R::stuck_after_ns,
-           "Time for one compute action, ten planned ones if that is more; a slower worker is stuck.")
-      .Key("failure_grace", DurationValue(), &R::failure_grace_ns, "Time for the cause of a broken connection to show.")
-      .Key("stop_grace", DurationValue(), &R::stop_grace_ns, "Time from a worker's polite stop to its SIGKILL.")
-      .Key("rest", PositiveDuration(), &R::rest_ns,
-           "Time that workers of a job that is paused or has done its last iteration keep their state without an "
-           "agent.");
+      .Key("start", SomeUpTo(kMaxTimeoutNs), &R
+           :
+           : start_timeout_ns, "Time for all workers of a job to start.")
+      .Key("profile", SomeUpTo(kMaxTimeoutNs), &R
+           :
+           : profile_timeout_ns, "Time for one round of measurements.")
+      .Key("prepare", SomeUpTo(kMaxTimeoutNs), &R
+           :
+           : prepare_timeout_ns, "Time for all ranks to prepare a plan.")
+      .Key("commit", SomeUpTo(kMaxTimeoutNs), &R
+           :
+           : commit_timeout_ns, "Time for all ranks to commit a plan.")
+      .Key("progress", SomeUpTo(kMaxTimeoutNs), &R
+           :
+           : progress_timeout_ns, "Time between two finished iterations; ten predicted ones if that is more.")
+      .Key("stuck", SomeUpTo(kMaxTimeoutNs), &R
+           :
+           : stuck_after_ns, "Time for one compute action, ten planned ones if that is more; a slower worker is stuck.")
+      .Key("failure_grace", UpTo(kMaxTimeoutNs), &R
+           :
+           : failure_grace_ns, "Time for the cause of a broken connection to show.")
+      .Key("stop_grace", UpTo(kMaxTimeoutNs), &R
+           :
+           : stop_grace_ns, "Time from a worker's polite stop to its SIGKILL.")
+      .Key("rest", SomeUpTo(kMaxRestNs), &R
+           :
+           : rest_ns,
+             "Time that workers of a job that is paused or has done its last iteration keep their state without an "
+             "agent.");
 }
 
 Schema<CoordinatorConfig> LimitsSchema() {
   return Schema<CoordinatorConfig>()
-      .Key("agents", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::max_agents, "Agents that may register.")
-      .Key("jobs", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::max_jobs,
+      .Key("agents", From<int64_t>(1, kMaxAgents, IntegerValue()), &CoordinatorConfig::max_agents,
+           "Agents that may register.")
+      .Key("jobs", From<int64_t>(1, kMaxJobs, IntegerValue()), &CoordinatorConfig::max_jobs,
            "Jobs kept; the oldest finished one is forgotten.")
-      .Key("watches", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::max_watches, "Watches open at once.")
-      .Key("inbox", AtLeast<int64_t>(1, IntegerValue()), &CoordinatorConfig::inbox_events,
+      .Key("watches", From<int64_t>(1, kMaxWatches, IntegerValue()), &CoordinatorConfig::max_watches,
+           "Watches open at once.")
+      .Key("inbox", From<int64_t>(1, kMaxInboxEvents, IntegerValue()), &CoordinatorConfig::inbox_events,
            "Events that may wait for the core.")
       .Key<int64_t>(
-          "restarts_per_hour", AtLeast<int64_t>(0, IntegerValue()),
+          "restarts_per_hour", From<int64_t>(0, kMaxRestartsPerHour, IntegerValue()),
           [](const CoordinatorConfig& config) { return config.run.restarts_per_hour; },
           [](CoordinatorConfig* config, int64_t value) { config->run.restarts_per_hour = value; },
           "Restarts of one worker within an hour; its job fails with the next loss.");
@@ -61,13 +90,17 @@ const Schema<CoordinatorConfig>& CoordinatorConfigSchema() {
                Need::kRequired)
           .Group("heartbeat",
                  Schema<CoordinatorConfig>()
-                     .Key("interval", PositiveDuration(), &CoordinatorConfig::heartbeat_interval_ns,
+                     .Key("interval", SomeUpTo(kMaxSilenceNs), &CoordinatorConfig::heartbeat_interval_ns,
                           "Time between heartbeats of an agent.")
                      .Embed(MembershipSchema(), &CoordinatorConfig::membership),
                  "Liveness of agents.")
-          .Map("timeouts", TimeoutsSchema(), &CoordinatorConfig::run, "Limits on each part of a job's life.")
-          .Key("probe_interval", DurationValue(), &CoordinatorConfig::probe_interval_ns,
-               "Time from one probe of an idle link to the next; 0: links are not probed, and declarations count.")
+          .Map("timeouts", TimeoutsSchema(), &CoordinatorConfig
+               :
+               : run, "Limits on each part of a job's life.")
+          .Key("probe_interval", UpTo(kMaxTimeoutNs), &CoordinatorConfig
+               :
+               : probe_interval_ns,
+                 "Time from one probe of an idle link to the next; 0: links are not probed, and declarations count.")
           .Group("limits", LimitsSchema(), "Bounds.")
           .Group("log", LogSchema(&CoordinatorConfig::log_level, &CoordinatorConfig::log_format),
                  "Log on standard error.")

@@ -11,6 +11,12 @@
 namespace geopipe {
 namespace {
 
+// Above every device that is sold; with the devices of a cluster, sums stay within int64_t.
+constexpr int64_t kMaxMemoryBytes = int64_t{16} << 40;
+constexpr double kMinFlops = 1e9;
+constexpr double kMaxFlops = 1e18;
+constexpr int64_t kMaxNetworkLatencyNs = 60'000'000'000;  // one way; as a topology's links
+
 // A share is usually written without unit (0.5); "50%" says the same.
 ValueType<double> ShareValue() {
   ValueType<double> type;
@@ -31,11 +37,12 @@ const Schema<DeviceSpec>& DeviceSchema() {
   static const auto& schema = *new Schema<D>(
       Schema<D>()
           .Key("kind", StringValue(), &D::kind, "Free text, for people.")
-          .Key("memory", AtLeast<int64_t>(1, BytesValue()), &D::memory_bytes, "Capacity for the job, like 64GiB.",
-               Need::kRequired)
+          .Key("memory", From<int64_t>(1, kMaxMemoryBytes, BytesValue()), &D::memory_bytes,
+               "Capacity for the job, like 64GiB.", Need::kRequired)
           .Key("peak_flops",
-               Restricted<double>(NumberValue(), "0 (not known) or at least 1e9, like 312e12 for 312 TFLOP/s",
-                                  [](const double& flops) { return flops == 0 || flops >= 1e9; }),
+               Restricted<double>(
+                   NumberValue(), "0 (not known) or from 1e9 to 1e18, like 312e12 for 312 TFLOP/s",
+                   [](const double& flops) { return flops == 0 || (flops >= kMinFlops && flops <= kMaxFlops); }),
                &D::peak_flops, "Per second, at the job's precision.")
           .Key("memory_bandwidth", BandwidthValue(), &D::memory_bandwidth_bytes_per_s,
                "Of the device's memory, like 1.6TB/s.")
@@ -56,7 +63,7 @@ const Schema<DeviceSpec>& DeviceSchema() {
                &D::roofline,
                "What a layer takes: the greater of its arithmetic and traffic (block), or its operations one by one. "
                "auto: block, or operation in a topology unless kind is cpu.")
-          .Key("reserve", OptionalValue("auto", AtLeast<int64_t>(0, BytesValue())), &D::reserve_bytes,
+          .Key("reserve", OptionalValue("auto", From<int64_t>(0, kMaxMemoryBytes, BytesValue())), &D::reserve_bytes,
                "Memory for driver and libraries. auto: none, or 2GiB and 1/32 of memory in a topology unless kind is "
                "cpu."));
   return schema;
@@ -64,13 +71,13 @@ const Schema<DeviceSpec>& DeviceSchema() {
 
 const Schema<NetworkSpec>& NetworkSchema() {
   using N = NetworkSpec;
-  static const auto& schema =
-      *new Schema<N>(Schema<N>()
-                         .Key("bandwidth", BandwidthValue(), &N::bandwidth_bytes_per_s, "Per direction, like 400Gbps.",
-                              Need::kRequired)
-                         .Key("latency", DurationValue(), &N::latency_ns, "One way.")
-                         .Key("per", ChoiceValue<N::Per>({{"device", N::Per::kDevice}, {"node", N::Per::kNode}}),
-                              &N::per, "Whose the bandwidth is: each device's, or a node's, which its devices share."));
+  static const auto& schema = *new Schema<N>(
+      Schema<N>()
+          .Key("bandwidth", BandwidthValue(), &N::bandwidth_bytes_per_s, "Per direction, like 400Gbps.",
+               Need::kRequired)
+          .Key("latency", From<int64_t>(0, kMaxNetworkLatencyNs, DurationValue()), &N::latency_ns, "One way.")
+          .Key("per", ChoiceValue<N::Per>({{"device", N::Per::kDevice}, {"node", N::Per::kNode}}), &N::per,
+               "Whose the bandwidth is: each device's, or a node's, which its devices share."));
   return schema;
 }
 

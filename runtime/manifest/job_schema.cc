@@ -12,10 +12,24 @@
 namespace geopipe {
 namespace {
 
-// Far above every published model; keeps products of sizes within int64_t.
-constexpr int64_t kMaxSize = int64_t{1} << 24;
-constexpr int64_t kMaxTokensPerIteration = int64_t{1} << 40;
-constexpr int64_t kMaxMicroBatchSize = int64_t{1} << 20;
+// Above every published model and run, and no more than the arithmetic bears: samples of all iterations, bytes of all
+// layers and of a micro-batch, each times what a plan multiplies them by, stay within int64_t.
+constexpr int64_t kMaxWidth = int64_t{1} << 18;  // of the residual stream
+constexpr int64_t kMaxIntermediateSize = int64_t{1} << 20;
+constexpr int64_t kMaxLayers = 1024;
+constexpr int64_t kMaxHeads = 4096;
+constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
+constexpr int64_t kMaxSequenceLength = int64_t{1} << 24;
+constexpr int64_t kMaxIterations = 1'000'000'000;
+constexpr int64_t kMaxTokensPerIteration = int64_t{1} << 32;
+constexpr int64_t kMaxMicroBatchSize = int64_t{1} << 16;
+constexpr int64_t kMaxKeptCheckpoints = 1'000'000;
+constexpr int64_t kMaxEvaluations = 1'000'000'000;
+constexpr int64_t kMaxGraceNs = int64_t{24} * 3600 * 1'000'000'000;
+constexpr double kMaxLearningRate = 1000;
+constexpr double kMaxWeightDecay = 1000;
+constexpr double kMaxGradClip = 1e30;
+constexpr double kMaxRopeTheta = 1e15;
 constexpr int64_t kMaxDegree = 65'536;
 constexpr size_t kMaxChoices = 64;
 constexpr size_t kMaxPaths = 4096;
@@ -55,12 +69,27 @@ Schema<JobSpec> ModelKeys(const std::string& folder) {
   return schema.Embed(ModelSchema(), &JobSpec::model);
 }
 
+ValueType<std::string> GivenPath(const std::string& folder) {
+  ValueType<std::string> type = PathValue(folder);
+  type.read = [read = std::move(type.read)](const YamlNode& node) -> absl::StatusOr<std::string> {
+    GP_ASSIGN_OR_RETURN(std::string path, read(node));
+    return path.empty() ? absl::StatusOr<std::string>(absl::InvalidArgumentError("is empty; name a file")) : path;
+  };
+  return type;
+}
+
+// Above 0 and at most `max`.
+ValueType<double> PositiveUpTo(double max) {
+  return Restricted<double>(NumberValue(), fmt::format("above 0 and at most {}", max),
+                            [max](const double& value) { return value > 0 && value <= max; });
+}
+
 Schema<DataSpec> DataSchema(const std::string& folder) {
   using D = DataSpec;
   return Schema<D>()
       .Key("format", ChoiceValue<DataFormat>({{"tokens", DataFormat::kTokens}, {"text", DataFormat::kText}}),
            &D::format, "tokens: one flat little-endian file; text: any text files.")
-      .Key("path", Different(PathValue(folder), kMaxPaths), &D::paths, "The token file, or text files and globs.",
+      .Key("path", Different(GivenPath(folder), kMaxPaths), &D::paths, "The token file, or text files and globs.",
            Need::kRequired)
       .Key("dtype", ChoiceValue<TokenDtype>({{"uint16", TokenDtype::kUint16}, {"uint32", TokenDtype::kUint32}}),
            &D::dtype, "Type of a token (format tokens).")
@@ -94,24 +123,32 @@ ValueType<std::pair<double, double>> BetasValue() {
 Schema<TrainingSpec> TrainingSchema() {
   using T = TrainingSpec;
   return Schema<T>()
-      .Key("iterations", AtLeast<int64_t>(1, IntegerValue()), &T::iterations, "Weight updates.", Need::kRequired)
+      .Key("iterations", From<int64_t>(1, kMaxIterations, IntegerValue()), &T::iterations, "Weight updates.",
+           Need::kRequired)
       .Key("tokens_per_iteration", From<int64_t>(1, kMaxTokensPerIteration, IntegerValue()), &T::tokens_per_iteration,
            "Tokens of one update; a multiple of micro_batch_size x sequence_length x data.", Need::kRequired)
-      .Key("seed", UnsignedValue(), &T::seed, "Seed of the initial weights and of the order of samples.")
-      .Key("learning_rate", Above(0.0, NumberValue()), &T::learning_rate, "Peak learning rate.")
-      .Key("warmup_iterations", AtLeast<int64_t>(0, IntegerValue()), &T::warmup_iterations,
-           "Linear warm-up to learning_rate.")
-      .Key("min_learning_rate", OptionalValue("none", AtLeast(0.0, NumberValue())), &T::min_learning_rate,
-           "Learning rate at the end of the cosine decay; none: constant.")
+      .Key("seed", UnsignedValue(), &T
+           :
+           : seed, "Seed of the initial weights and of the order of samples.")
+      .Key("learning_rate", PositiveUpTo(kMaxLearningRate), &T
+           :
+           : learning_rate, "Peak learning rate.")
+      .Key("warmup_iterations", From<int64_t>(0, kMaxIterations, IntegerValue()), &T
+           :
+           : warmup_iterations, "Linear warm-up to learning_rate.")
+      .Key("min_learning_rate", OptionalValue("none", From(0.0, kMaxLearningRate, NumberValue())), &T
+           :
+           : min_learning_rate, "Learning rate at the end of the cosine decay; none: constant.")
       .Key<std::pair<double, double>>(
           "betas", BetasValue(), [](const T& t) { return std::pair(t.beta1, t.beta2); },
           [](T* t, std::pair<double, double> betas) { std::tie(t->beta1, t->beta2) = betas; },
           "Decay of AdamW's moments.")
-      .Key("eps", Above(0.0, NumberValue()), &T::eps, "Epsilon of AdamW.")
-      .Key("weight_decay", AtLeast(0.0, NumberValue()), &T::weight_decay,
+      .Key("eps", PositiveUpTo(1), &T::eps, "Epsilon of AdamW.")
+      .Key("weight_decay", From(0.0, kMaxWeightDecay, NumberValue()), &T::weight_decay,
            "Decoupled, on tensors of two or more dimensions.")
-      .Key("grad_clip", OptionalValue("none", Above(0.0, NumberValue())), &T::grad_clip,
-           "Maximum global gradient norm; none: no clipping (also skips the norm reduction).");
+      .Key("grad_clip", OptionalValue("none", PositiveUpTo(kMaxGradClip)), &T
+           :
+           : grad_clip, "Maximum global gradient norm; none: no clipping (also skips the norm reduction).");
 }
 
 Schema<ParallelismSpec> ParallelismSchema() {
@@ -149,7 +186,8 @@ Schema<SearchSpec> SearchSchema() {
       .Key("micro_batch_size", Different(From<int64_t>(1, kMaxMicroBatchSize, IntegerValue()), kMaxChoices),
            &S::micro_batch_size, "Candidates for b.")
       .Key("sequence_length",
-           Showing("[max_position_embeddings]", Different(From<int64_t>(1, kMaxSize, IntegerValue()), kMaxChoices)),
+           Showing("[max_position_embeddings]",
+                   Different(From<int64_t>(1, kMaxSequenceLength, IntegerValue()), kMaxChoices)),
            &S::sequence_length, "Candidates for s: lengths that are equivalent for the training.")
       .Key("max_delta_n", OptionalValue("auto", From<int32_t>(0, kMaxDeltaN, Integer32Value())), &S::max_delta_n,
            "Maximum number of extra forward micro-batches per crossing; auto: what memory allows.")
@@ -159,7 +197,7 @@ Schema<SearchSpec> SearchSchema() {
       .Key("seed", UnsignedValue(), &S::seed, "Seed of the genetic search: same seed, same plan.")
       .Key("time_budget", From<int64_t>(1, kMaxTimeBudgetNs, DurationValue()), &S::time_budget_ns,
            "The search stops between generations after this.")
-      .Key("max_evaluations", AtLeast<int64_t>(1, IntegerValue()), &S::max_evaluations,
+      .Key("max_evaluations", From<int64_t>(1, kMaxEvaluations, IntegerValue()), &S::max_evaluations,
            "The search stops after so many simulated plans.");
 }
 
@@ -168,9 +206,9 @@ Schema<CheckpointSpec> CheckpointSchema(const std::string& folder) {
   return Schema<C>()
       .Key("path", PathValue(folder), &C::path,
            "Folder, the same on all nodes; the job leaves its last state there. None: no checkpoints.")
-      .Key("every", AtLeast<int64_t>(0, IntegerValue()), &C::every,
+      .Key("every", From<int64_t>(0, kMaxIterations, IntegerValue()), &C::every,
            "Iterations between checkpoints; 0: only the last state, and those asked for.")
-      .Key("keep", AtLeast<int64_t>(1, IntegerValue()), &C::keep, "Latest checkpoints that stay.")
+      .Key("keep", From<int64_t>(1, kMaxKeptCheckpoints, IntegerValue()), &C::keep, "Latest checkpoints that stay.")
       .Key("replicate", From<int32_t>(0, 1, Integer32Value()), &C::replicate,
            "Copies at other sites, 0 or 1: with one, a lost site costs the iterations since the last checkpoint.");
 }
@@ -180,7 +218,8 @@ Schema<ReplanSpec> ReplanSchema() {
   return Schema<R>()
       .Key("drift", RatioValue(), &R::drift, "Change of a link or stage that calls for a new plan.")
       .Key("min_gain", RatioValue(), &R::min_gain, "Minimum gain for which a new plan is taken.")
-      .Key("cooldown", AtLeast<int64_t>(0, IntegerValue()), &R::cooldown, "Iterations between two new plans.")
+      .Key("cooldown", From<int64_t>(0, kMaxIterations, IntegerValue()), &R::cooldown,
+           "Iterations between two new plans.")
       .Key("allow_numeric_change", BooleanValue(), &R::allow_numeric_change,
            "Whether a new plan may change the micro-batch size.");
 }
@@ -208,7 +247,7 @@ Schema<JobSpec> SpecSchema(const std::string& folder) {
       .Key("on_site_loss", ChoiceValue<OnSiteLoss>({{"replan", OnSiteLoss::kReplan}, {"wait", OnSiteLoss::kWait}}),
            &J::on_site_loss,
            "When a node or site is gone; replan: the job goes on at the others, from a checkpoint that they have.")
-      .Key("grace", AtLeast<int64_t>(1'000'000'000, DurationValue()), &J::grace_ns,
+      .Key("grace", From<int64_t>(1'000'000'000, kMaxGraceNs, DurationValue()), &J::grace_ns,
            "How long a node may be unheard of, while the job cannot go on, before it counts as gone.")
       .Map("replan", ReplanSchema(), &J::replan, "Planning again while running.")
       .Inert("this version does not plan again while a job runs");
@@ -218,20 +257,22 @@ Schema<JobSpec> SpecSchema(const std::string& folder) {
 
 const Schema<ModelSpec>& ModelSchema() {
   using M = ModelSpec;
-  const auto size = [] { return From<int64_t>(1, kMaxSize, IntegerValue()); };
-  const auto needed = [&] { return Showing("", size()); };
+  const auto size = [](int64_t max) { return From<int64_t>(1, max, IntegerValue()); };
+  const auto needed = [&](int64_t max) { return Showing("", size(max)); };
   static const auto& schema = *new Schema<M>(
       Schema<M>()
-          .Key("hidden_size", needed(), &M::hidden_size, "Width of the residual stream.")
-          .Key("intermediate_size", needed(), &M::intermediate_size, "Width of the SwiGLU MLP.")
-          .Key("num_hidden_layers", needed(), &M::num_hidden_layers, "Decoder layers.")
-          .Key("num_attention_heads", needed(), &M::num_attention_heads, "Query heads; must divide hidden_size.")
-          .Key("num_key_value_heads", Showing("num_attention_heads", size()), &M::num_key_value_heads,
+          .Key("hidden_size", needed(kMaxWidth), &M::hidden_size, "Width of the residual stream.")
+          .Key("intermediate_size", needed(kMaxIntermediateSize), &M::intermediate_size, "Width of the SwiGLU MLP.")
+          .Key("num_hidden_layers", needed(kMaxLayers), &M::num_hidden_layers, "Decoder layers.")
+          .Key("num_attention_heads", needed(kMaxHeads), &M::num_attention_heads,
+               "Query heads; must divide hidden_size.")
+          .Key("num_key_value_heads", Showing("num_attention_heads", size(kMaxHeads)), &M::num_key_value_heads,
                "Key and value heads; must divide num_attention_heads.")
-          .Key("vocab_size", needed(), &M::vocab_size, "Tokens of the vocabulary (byte tokenizer: 258).")
-          .Key("max_position_embeddings", size(), &M::max_position_embeddings, "Longest sequence of the model.")
-          .Key("rope_theta", Above(0.0, NumberValue()), &M::rope_theta, "Base of the rotary embedding.")
-          .Key("rms_norm_eps", Above(0.0, NumberValue()), &M::rms_norm_eps, "Epsilon of RMSNorm.")
+          .Key("vocab_size", needed(kMaxVocabulary), &M::vocab_size, "Tokens of the vocabulary (byte tokenizer: 258).")
+          .Key("max_position_embeddings", size(kMaxSequenceLength), &M::max_position_embeddings,
+               "Longest sequence of the model.")
+          .Key("rope_theta", PositiveUpTo(kMaxRopeTheta), &M::rope_theta, "Base of the rotary embedding.")
+          .Key("rms_norm_eps", PositiveUpTo(1), &M::rms_norm_eps, "Epsilon of RMSNorm.")
           .Key("tie_word_embeddings", BooleanValue(), &M::tie_word_embeddings,
                "Whether the head uses the embedding's weights."));
   return schema;

@@ -113,7 +113,7 @@ TEST_CASE("Unknown, duplicate, missing and misshaped keys are found at their pla
         "job.yaml:3:11: metadata: 'small' stands where a map of keys is needed");
   CHECK(JobError(Job("{name: small}", "{name: Small}")) ==
         "job.yaml:3:18: metadata.name: is Small; it must be 1 to 63 of [a-z0-9.-], first [a-z0-9]");
-  CHECK(JobError("") == "job.yaml:1:1: apiVersion: missing; add `apiVersion: <geopipe/v1>`");
+  CHECK(JobError("") == "job.yaml:1:1: apiVersion: missing; add `apiVersion: geopipe/v1`");
   CHECK(JobError("a: [1") == "job.yaml:1:1: not valid YAML: end of sequence flow not found");
 }
 
@@ -203,19 +203,78 @@ TEST_CASE("Values out of range are found at their place") {
       {"search", "sequence_length", "[]", "1 to 64 different values"},
       {"search", "max_delta_n", "1025", "from 0 to 1024, or auto"},
       {"search", "time_budget", "0s", "from 1ns to 1000h"},
-      {"search", "max_evaluations", "0", "at least 1"},
-      {"checkpoint", "keep", "0", "at least 1"},
-      {"replan", "cooldown", "-1", "at least 0"},
+      {"search", "max_evaluations", "0", "from 1 to 1000000000"},
+      {"checkpoint", "keep", "0", "from 1 to 1000000"},
+      {"replan", "cooldown", "-1", "from 0 to 1000000000"},
   }));
   const std::string text = Job() + "  " + section + ": {" + key + ": " + value + "}\n";
   CHECK(JobError(text) == "job.yaml:12:" + std::to_string(section.size() + key.size() + 8) + ": spec." + section + "." +
                               key + ": is " + value + "; it must be " + rule);
   CHECK(JobError(Job() + "    grad_clip: 0\n") ==
-        "job.yaml:12:16: spec.training.grad_clip: is 0; it must be above 0, or none");
+        "job.yaml:12:16: spec.training.grad_clip: is 0; it must be above 0 and at most 1e+30, or none");
   CHECK(JobError(Job("iterations: 10", "iterations: 0")) ==
-        "job.yaml:10:17: spec.training.iterations: is 0; it must be at least 1");
+        "job.yaml:10:17: spec.training.iterations: is 0; it must be from 1 to 1000000000");
   CHECK(JobError(Job("hidden_size: 64", "hidden_size: -64")) ==
-        "job.yaml:5:24: spec.model.hidden_size: is -64; it must be from 1 to 16777216");
+        "job.yaml:5:24: spec.model.hidden_size: is -64; it must be from 1 to 262144");
+}
+
+TEST_CASE("Sizes that cannot be are found at their place") {
+  const auto [from, to, error] = GENERATE(table<std::string, std::string, std::string>({
+      {"hidden_size: 64", "hidden_size: 16777216", "hidden_size: is 16777216; it must be from 1 to 262144"},
+      {"hidden_size: 64", "num_hidden_layers: 16777216, hidden_size: 64",
+       "num_hidden_layers: is 16777216; it must be from 1 to 1024"},
+      {"hidden_size: 64", "num_attention_heads: 1e6, hidden_size: 64",
+       "num_attention_heads: is 1000000; it must be from 1 to 4096"},
+      {"hidden_size: 64", "vocab_size: 1e9, hidden_size: 64",
+       "vocab_size: is 1000000000; it must be from 1 to 16777216"},
+      {"hidden_size: 64", "rope_theta: 1e300, hidden_size: 64",
+       "rope_theta: is 1e+300; it must be above 0 and at most 1000000000000000"},
+      {"iterations: 10", "iterations: 9223372036854775807",
+       "iterations: is 9223372036854775807; it must be from 1 to 1000000000"},
+      {"iterations: 10", "iterations: 10\n    learning_rate: 1e300",
+       "learning_rate: is 1e+300; it must be above 0 and at most 1000"},
+      {"iterations: 10", "iterations: 10\n    weight_decay: 1e300",
+       "weight_decay: is 1e+300; it must be from 0 to 1000"},
+      {"iterations: 10", "iterations: 10\n    tokens_per_iteration: 1e15",
+       "tokens_per_iteration: is 1000000000000000; it must be from 1 to 4294967296"},
+  }));
+  std::string text = Job();
+  if (to.find("tokens_per_iteration") != std::string::npos) {  // in place of the job's own
+    text = text.substr(0, text.find("    tokens_per_iteration")) +
+           text.substr(text.find('\n', text.find("    tokens_per_iteration")) + 1);
+  }
+  for (const char* key : {"num_hidden_layers: ", "num_attention_heads: ", "vocab_size: ", "rope_theta: "}) {
+    const size_t own = text.find(key);
+    if (to.find(key) != std::string::npos && own != std::string::npos) {
+      const size_t end = text.find_first_of(",}\n", own);
+      text.erase(own, end - own + (text[end] == ',' ? 2 : 0));
+    }
+  }
+  REQUIRE(text.find(from) != std::string::npos);
+  text.replace(text.find(from), from.size(), to);
+  const std::string found = JobError(text);
+  CAPTURE(text, found);
+  CHECK(found.starts_with("job.yaml:"));
+  CHECK(found.ends_with(error));
+}
+
+TEST_CASE("Durations and counts that arithmetic cannot bear are found at their place") {
+  const auto [section, error] = GENERATE(table<std::string, std::string>({
+      {"checkpoint: {path: c, every: 10000000000}", "every: is 10000000000; it must be from 0 to 1000000000"},
+      {"checkpoint: {path: c, keep: 9223372036854775807}",
+       "keep: is 9223372036854775807; it must be from 1 to 1000000"},
+      {"grace: 2000h", "grace: is 2000h; it must be from 1s to 24h"},
+      {"search: {max_evaluations: 1e15}", "max_evaluations: is 1000000000000000; it must be from 1 to 1000000000"},
+      {"search: {micro_batch_size: [1048576]}", "it must be from 1 to 65536"},
+  }));
+  const std::string found = JobError(Job() + "  " + section + "\n");
+  CAPTURE(found);
+  CHECK(found.starts_with("job.yaml:12:"));
+  CHECK(found.ends_with(error));
+}
+
+TEST_CASE("A data file that is given as nothing is found at its place") {
+  CHECK(JobError(Job("- data/train.bin", "- \"\"")) == "job.yaml:8:9: spec.data.path[0]: is empty; name a file");
 }
 
 TEST_CASE("A long list that is refused is not repeated in full") {
