@@ -2,15 +2,21 @@
 
 #include <fmt/format.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <set>
+#include <system_error>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/clock.h"
+#include "runtime/base/config/environment.h"
 #include "runtime/base/files.h"
 #include "runtime/base/listen_address.h"
 #include "runtime/base/network_limits.h"
+#include "runtime/base/system_time.h"
 
 namespace geopipe::agent {
 namespace {
@@ -68,6 +74,11 @@ absl::Status ValidateDataPlane(const Error& error, const AgentConfig& config) {
   return absl::OkStatus();
 }
 
+bool IsProgram(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
+}
+
 absl::Status Validate(const YamlDocument& document, const std::vector<std::string>& settings,
                       const AgentConfig& config) {
   const auto error = [&](std::string_view path, std::string_view message) {
@@ -116,6 +127,10 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
                  "is not given; say what the network between the nodes of this site has, or leave "
                  "network out");
   }
+  if (!config.worker_binary.empty() && !IsProgram(config.worker_binary)) {
+    return error("worker_binary", fmt::format("'{}' is not an executable file; name geopipe-worker, or leave it out",
+                                              config.worker_binary));
+  }
   if (!config.metrics.empty()) {
     if (const absl::Status status = ParseListenAddress("metrics", config.metrics).status(); !status.ok()) {
       return document.Error("metrics", std::string(status.message()));
@@ -140,6 +155,7 @@ absl::StatusOr<AgentConfig> ReadAgentConfig(const std::string& path, const std::
     GP_ASSIGN_OR_RETURN(document, ReadYaml(path));
     GP_RETURN_IF_ERROR(AgentConfigSchema().Overlay(document, &config));
   }
+  GP_RETURN_IF_ERROR(CheckEnvironmentNames("GEOPIPE_AGENT_", AgentConfigSchema().KeyPaths()));
   GP_RETURN_IF_ERROR(AgentConfigSchema().OverlayEnvironment("GEOPIPE_AGENT_", &config));
   for (const std::string& setting : settings) {
     const size_t equals = setting.find('=');
@@ -150,6 +166,7 @@ absl::StatusOr<AgentConfig> ReadAgentConfig(const std::string& path, const std::
                                                        fmt::format("--set {}", setting), &config));
   }
   GP_RETURN_IF_ERROR(Validate(document, settings, config));
+  GP_RETURN_IF_ERROR(CheckSystemTime(Clock::Real().UnixNowNs()));
   if (config.node.empty()) {
     config.node = config.site + "-0";
   }

@@ -382,21 +382,32 @@ class Keeper {
   bool left_ = false;
 };
 
-v1::KeeperTable ReadTable(const std::string& path) {
+// An empty table when there is none.
+absl::StatusOr<v1::KeeperTable> ParseTable(const std::string& path) {
   v1::KeeperTable table;
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxTableBytes);
-  if (!text.ok() ? !absl::IsNotFound(text.status()) : !table.ParseFromString(*text)) {
-    LogError("{} cannot be read ({}); workers of an earlier keeper are not known", path,
-             text.ok() ? "it is damaged" : std::string(text.status().message()));
-    table.Clear();
+  if (absl::IsNotFound(text.status()) || (text.ok() && table.ParseFromString(*text))) {
+    return table;
   }
-  return table;
+  return absl::DataLossError(fmt::format("{} cannot be read ({}); workers of an earlier keeper are not known", path,
+                                         text.ok() ? "it is damaged" : std::string(text.status().message())));
+}
+
+v1::KeeperTable ReadTable(const std::string& path) {
+  absl::StatusOr<v1::KeeperTable> table = ParseTable(path);
+  if (!table.ok()) {
+    LogError("{}", std::string(table.status().message()));
+    return {};
+  }
+  return *std::move(table);
 }
 
 }  // namespace
 
 std::string KeeperSocketPath(const std::string& state_dir) { return state_dir + "/keeper.sock"; }
 std::string KeeperTablePath(const std::string& state_dir) { return state_dir + "/keeper.table"; }
+
+absl::Status CheckKeeperTable(const std::string& state_dir) { return ParseTable(KeeperTablePath(state_dir)).status(); }
 
 absl::Status RunKeeper(const KeeperOptions& options) {
   // Leaves the agent's session, so that signals that a terminal or the agent's supervisor sends to it do not reach the

@@ -22,6 +22,9 @@ struct KeeperOptions {
   size_t last_words_bytes = 4096;
 };
 
+// DataLoss: the table of what runs cannot be read, so that workers of an earlier keeper would not be known.
+absl::Status CheckKeeperTable(const std::string& state_dir);
+
 // Runs until there is nothing left to keep. Errors: AlreadyExists when another keeper has the folder; otherwise what is
 // wrong with it.
 absl::Status RunKeeper(const KeeperOptions& options);

@@ -1,5 +1,6 @@
 // geopipe-agent: one per node. See config.h for its configuration.
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -9,6 +10,7 @@
 #include "agent/config.h"
 #include "agent/keeper.h"
 #include "agent/runner.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/log.h"
@@ -45,6 +47,20 @@ absl::Status Keep(const Flags& flags) {
   return RunKeeper({.state_dir = *flags.keeper, .die_with_parent = flags.die_with_parent});
 }
 
+// Rehearsals declare devices that are not there; what computes here needs the memory of this host.
+void WarnOfHost(const AgentConfig& config) {
+  const int64_t host_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  if (host_bytes > 0 && config.device.memory_bytes > host_bytes / config.devices) {
+    LogWarning(
+        "devices.count {} and devices.memory {} are more than this host's {} of memory; workers that compute here "
+        "cannot use it all",
+        config.devices, FormatBytes(config.device.memory_bytes), HumanBytes(host_bytes));
+  }
+  if (const absl::Status table = CheckKeeperTable(config.state_dir); !table.ok()) {
+    LogWarning("{}", std::string(table.message()));
+  }
+}
+
 absl::Status Serve(const Flags& flags) {
   GP_ASSIGN_OR_RETURN(AgentConfig config, ReadAgentConfig(flags.config, flags.settings));
   if (flags.log_level.has_value()) {
@@ -71,6 +87,7 @@ absl::Status Serve(const Flags& flags) {
     }
   };
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<AgentRunner> runner, AgentRunner::Create(config, on_registered));
+  WarnOfHost(config);
   if (config.ucx_allow_unprotected) {
     LogWarning(
         "the workers' activations and gradients may leave this host in clear, through {} within {} "

@@ -44,7 +44,14 @@ absl::Status ValidateConfig(const CoordinatorConfig& config, const YamlDocument&
   if (!config.metrics.empty()) {
     GP_RETURN_IF_ERROR(ValidateAddress(document, "metrics", config.metrics));
   }
-  return ValidateAddress(document, "listen", config.listen);
+  GP_RETURN_IF_ERROR(ValidateAddress(document, "listen", config.listen));
+  const absl::StatusOr<ListenAddress> listen = ParseListenAddress("listen", config.listen);
+  const absl::StatusOr<ListenAddress> metrics = ParseListenAddress("metrics", config.metrics);
+  if (metrics.ok() && listen->port != 0 && ToString(*listen) == ToString(*metrics)) {
+    return Wrong(document, "metrics",
+                 fmt::format("is {}, where the coordinator listens; give it another port", config.metrics));
+  }
+  return absl::OkStatus();
 }
 
 }  // namespace geopipe

@@ -15,6 +15,7 @@ namespace {
 
 constexpr int64_t kSchemaVersion = 4;
 constexpr int64_t kOldestSchemaVersion = 2;
+constexpr int64_t kApplicationId = 0x67656f70;  // "geop"; what file(1) and we know our databases by
 constexpr uint64_t kIncarnationsApart = uint64_t{1} << 32;
 
 constexpr const char* kCreateJobs = R"sql(
@@ -153,6 +154,9 @@ class SqliteJobStore final : public JobStore {
   absl::StatusOr<Statement> Compile(std::string_view sql);
   // Runs a statement that returns no rows.
   absl::Status Run(Statement& statement);
+  // The number that a query returns.
+  absl::StatusOr<int64_t> Query(std::string_view sql);
+  absl::Status CheckOurs();
   absl::Status CheckSchema();
   absl::Status LoadTransitions(v1::JobDetail& detail);
   absl::Status WriteProgress(const JobProgress& progress);
@@ -211,10 +215,9 @@ absl::StatusOr<Statement> SqliteJobStore::Compile(std::string_view sql) {
 absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   sqlite3_busy_timeout(db_.get(), static_cast<int>(options.busy_timeout_ns / 1'000'000));
   // Exclusive: a second coordinator on the same folder must not get as far as reading it.
-  GP_RETURN_IF_ERROR(
-      Execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; "
-              "PRAGMA foreign_keys=ON; PRAGMA trusted_schema=OFF;",
-              "opened"));
+  GP_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF;", "opened"));
+  GP_RETURN_IF_ERROR(CheckOurs());  // before anything in it changes
+  GP_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;", "opened"));
   if (options.max_bytes > 0) {
     constexpr int64_t kPageBytes = 4096;
     GP_RETURN_IF_ERROR(Execute(
@@ -253,7 +256,31 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<int64_t> SqliteJobStore::Query(std::string_view sql) {
+  GP_ASSIGN_OR_RETURN(Statement statement, Compile(sql));
+  if (statement.Step() != SQLITE_ROW) {
+    return Fail("opened");
+  }
+  return statement.Integer(0);
+}
+
+absl::Status SqliteJobStore::CheckOurs() {
+  GP_ASSIGN_OR_RETURN(const int64_t id, Query("PRAGMA application_id"));
+  GP_ASSIGN_OR_RETURN(const int64_t all, Query("SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table'"));
+  GP_ASSIGN_OR_RETURN(const int64_t ours, Query("SELECT COUNT(*) FROM sqlite_schema WHERE type = 'table' AND name IN "
+                                                "('schema_version', 'jobs', 'transitions')"));
+  const bool is_ours = id == kApplicationId || (id == 0 && (all == 0 || ours == 3));  // 0: from before there was one
+  return is_ours ? absl::OkStatus()
+                 : absl::FailedPreconditionError(fmt::format(
+                       "the job store {} is a database of another program; move it away or choose another state_dir",
+                       path_));
+}
+
 absl::Status SqliteJobStore::CheckSchema() {
+  GP_ASSIGN_OR_RETURN(const int64_t id, Query("PRAGMA application_id"));
+  if (id != kApplicationId) {
+    GP_RETURN_IF_ERROR(Execute(fmt::format("PRAGMA application_id={}", kApplicationId), "written"));
+  }
   GP_ASSIGN_OR_RETURN(Statement tables, Compile("SELECT COUNT(*) FROM sqlite_schema WHERE name = 'schema_version'"));
   if (tables.Step() != SQLITE_ROW) {
     return Fail("opened");

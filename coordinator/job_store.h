@@ -30,7 +30,8 @@ struct JobStoreOptions {
 };
 
 // One thread at a time. Every error is one sentence that names the file and the remedy: ResourceExhausted (disk full,
-// or max_bytes reached), DataLoss (damaged), FailedPrecondition (a newer version's), Unavailable (held by another
+// or max_bytes reached), DataLoss (damaged), FailedPrecondition (a newer version's, or
+// another program's, which is left as it is), Unavailable (held by another
 // process), PermissionDenied and others (cannot be opened).
 class JobStore {
  public:

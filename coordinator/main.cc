@@ -9,12 +9,14 @@
 #include "coordinator/server.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/config/environment.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/home_path.h"
 #include "runtime/base/log.h"
 #include "runtime/base/output.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
+#include "runtime/base/system_time.h"
 #include "runtime/base/terminal.h"
 #include "runtime/base/version.h"
 
@@ -59,6 +61,7 @@ absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
     GP_ASSIGN_OR_RETURN(document, ReadYaml(line.config_path));
     GP_RETURN_IF_ERROR(schema.Overlay(document, &config));
   }
+  GP_RETURN_IF_ERROR(CheckEnvironmentNames(kEnvironmentPrefix, schema.KeyPaths()));
   GP_RETURN_IF_ERROR(schema.OverlayEnvironment(kEnvironmentPrefix, &config));
   config.listen = line.listen.value_or(config.listen);
   config.metrics = line.metrics.value_or(config.metrics);
@@ -74,6 +77,7 @@ absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
     GP_ASSIGN_OR_RETURN(config.log_format, ParseLogFormat(*line.log_format));
   }
   GP_RETURN_IF_ERROR(ValidateConfig(config, document));
+  GP_RETURN_IF_ERROR(CheckSystemTime(Clock::Real().UnixNowNs()));
   return config;
 }
 

@@ -68,7 +68,7 @@ TEST_CASE("settings come over the file") {
   CHECK(config->devices == 3);
   CHECK(config->node == "n7");
   CHECK(Read(std::string(kFile), {"devices.count=0"}).status().message() ==
-        "--set devices.count=0: devices.count: is 0; it must be from 1 to 1024");
+        "--set devices.count=0: devices.count: is 0; it must be from 1 to 256");
 }
 
 TEST_CASE("a data plane beyond the loopback device has to be allowed") {

@@ -281,6 +281,24 @@ TEST_CASE("a store that cannot be used says why and what to do") {
     CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
     CHECK(std::string(status.message()).find("schema 7; this version knows 4") != std::string::npos);
   }
+  SECTION("another program's, which is left as it is") {
+    const std::string sql = GENERATE("CREATE TABLE bookmarks (url TEXT)", "PRAGMA application_id=252006",
+                                     "CREATE TABLE schema_version (version); INSERT INTO schema_version VALUES (4)");
+    CAPTURE(sql);
+    Execute(folder.path(), sql.c_str());
+    const std::string before = *ReadFile(folder.path(), 1 << 20);
+    const absl::Status status = JobStore::Open(folder.path()).status();
+    CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(status.message() == "the job store " + folder.path() +
+                                  " is a database of another program; move it away or choose another state_dir");
+    CHECK(*ReadFile(folder.path(), 1 << 20) == before);
+  }
+  SECTION("one from before stores had an application id") {
+    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok());
+    Execute(folder.path(), "PRAGMA application_id=0");
+    CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 1);
+    CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 1);
+  }
   SECTION("no such folder") {
     const absl::Status status = JobStore::Open((folder.folder.path() / "no" / "jobs.sqlite").string()).status();
     CHECK(status.code() == absl::StatusCode::kPermissionDenied);

@@ -256,10 +256,16 @@ TEST_CASE("the configuration: file, ranges, and only loopback") {
   CHECK(ValidateConfig(slow, file).message() ==
         "c.yaml:2:1: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is 6s");
   CHECK(read("state_dir: x\nlimits: {jobs: 0}\n").status().message() ==
-        "c.yaml:2:16: limits.jobs: is 0; it must be at least 1");
+        "c.yaml:2:16: limits.jobs: is 0; it must be from 1 to 1000000");
   CoordinatorConfig open_metrics = *config;
   open_metrics.metrics = "0.0.0.0:9464";
   CHECK(std::string(ValidateConfig(open_metrics).message()).find("metrics: refuses to listen") == 0);
+  CoordinatorConfig same_port = *config;
+  same_port.listen = same_port.metrics = "127.0.0.1:7171";
+  CHECK(ValidateConfig(same_port).message() ==
+        "metrics is 127.0.0.1:7171, where the coordinator listens; give it another port");
+  same_port.listen = same_port.metrics = "127.0.0.1:0";
+  CHECK(ValidateConfig(same_port).ok());
   CHECK(ParseListenAddress("listen", "127.0.0.1:0")->port == 0);
   CHECK(ParseListenAddress("listen", "[::1]:70")->host == "::1");
   CHECK(ParseListenAddress("listen", "localhost:70")->host == "127.0.0.1");

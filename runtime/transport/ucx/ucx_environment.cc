@@ -1,9 +1,11 @@
 #include "runtime/transport/ucx/ucx_environment.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <ucs/debug/log_def.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +16,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/log.h"
+#include "runtime/base/unique_fd.h"
 
 namespace geopipe {
 namespace {
@@ -89,6 +92,17 @@ absl::Status Configure(ucp_config_t* config, const UcpContextOptions& options) {
   return absl::OkStatus();
 }
 
+// UCX says the same of a device that is not there and of a process that may open nothing more.
+absl::Status OpensNoDevice(ucs_status_t status) {
+  const UniqueFd probe(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (!probe.valid() && (errno == EMFILE || errno == ENFILE)) {
+    return absl::ResourceExhaustedError(
+        "UCX opens no device, because this process is out of file descriptors; raise their number (ulimit -n 1024)");
+  }
+  return UcxError(fmt::format("UCX opens no device ({}); check them against `ucx_info -d`", DescribeEnvironment()),
+                  status);
+}
+
 }  // namespace
 
 absl::Status UcxError(const std::string& operation, ucs_status_t status) {
@@ -111,8 +125,7 @@ absl::StatusOr<UcpContext> OpenUcpContext(const UcpContextOptions& options) {
   ucp_context_h context = nullptr;
   status = ucp_init(&params, config.get(), &context);
   if (status != UCS_OK) {
-    return UcxError(fmt::format("UCX opens no device ({}); check them against `ucx_info -d`", DescribeEnvironment()),
-                    status);
+    return OpensNoDevice(status);
   }
   return UcpContext(context);
 }
@@ -124,8 +137,7 @@ absl::StatusOr<UcpWorker> OpenUcpWorker(ucp_context_h context) {
   ucp_worker_h worker = nullptr;
   const ucs_status_t status = ucp_worker_create(context, &params, &worker);
   if (status != UCS_OK) {
-    return UcxError(fmt::format("UCX opens no device ({}); check them against `ucx_info -d`", DescribeEnvironment()),
-                    status);
+    return OpensNoDevice(status);
   }
   return UcpWorker(worker);
 }
