@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "coordinator/cli/control_client.h"
+#include "coordinator/cli/job_inputs.h"
 #include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
@@ -22,6 +23,7 @@ absl::StatusOr<v1::ApplyJobRequest> ReadRequest(const std::string& job_path, con
   GP_ASSIGN_OR_RETURN(const RunOptions run, run_flags.Resolve());
   GP_ASSIGN_OR_RETURN(JobSpec job, ReadJobFile(job_path, run.backend));
   GP_ASSIGN_OR_RETURN(job, RunFlags::WithSchedule(run, job_path, std::move(job)));
+  GP_RETURN_IF_ERROR(CheckInputsHere(job, job_path));
   if (const std::optional<std::string> warning = ShardingWarning(job); warning.has_value()) {
     PrintErr("warning: {}\n", *warning);
   }

@@ -102,6 +102,7 @@ absl::StatusOr<v1::ListJobsResponse> ControlClient::ListJobs() {
 }
 
 absl::StatusOr<v1::JobDetail> ControlClient::GetJob(const std::string& name) {
+  GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::GetJobRequest request;
   request.set_name(name);
   GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::GetJob, request));
@@ -109,12 +110,14 @@ absl::StatusOr<v1::JobDetail> ControlClient::GetJob(const std::string& name) {
 }
 
 absl::StatusOr<v1::GetTraceResponse> ControlClient::GetTrace(const std::string& name) {
+  GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::GetTraceRequest request;
   request.set_name(name);
   return stub_->Call(&v1::ControlService::Stub::GetTrace, request);
 }
 
 absl::StatusOr<v1::JobSummary> ControlClient::CancelJob(const std::string& name, const std::string& reason) {
+  GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::CancelJobRequest request;
   request.set_name(name);
   request.set_reason(reason);
@@ -123,6 +126,7 @@ absl::StatusOr<v1::JobSummary> ControlClient::CancelJob(const std::string& name,
 }
 
 absl::StatusOr<v1::JobSummary> ControlClient::PauseJob(const std::string& name) {
+  GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::PauseJobRequest request;
   request.set_name(name);
   GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::PauseJob, request));
@@ -130,6 +134,7 @@ absl::StatusOr<v1::JobSummary> ControlClient::PauseJob(const std::string& name) 
 }
 
 absl::StatusOr<v1::JobSummary> ControlClient::ResumeJob(const std::string& name) {
+  GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::ResumeJobRequest request;
   request.set_name(name);
   GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::ResumeJob, request));
@@ -137,6 +142,7 @@ absl::StatusOr<v1::JobSummary> ControlClient::ResumeJob(const std::string& name)
 }
 
 absl::StatusOr<v1::CheckpointJobResponse> ControlClient::CheckpointJob(const std::string& name) {
+  GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::CheckpointJobRequest request;
   request.set_name(name);
   return stub_->Call(&v1::ControlService::Stub::CheckpointJob, request);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <set>
 #include <string_view>
 #include <utility>
 
@@ -99,6 +100,7 @@ absl::Status CheckFlags(const SweepFlags& flags, const TimelineFlags& timeline) 
     return absl::InvalidArgumentError(fmt::format("{} shows one plan and --sweep makes many; leave one of them out",
                                                   timeline.gantt ? "--gantt" : "--export-trace"));
   }
+  std::set<ScheduleKind> seen;
   const std::vector<std::string> names = SplitNames(flags.schedules);
   for (const std::string& schedule : names) {
     if (std::ranges::count(names, schedule) > 1) {
@@ -109,6 +111,10 @@ absl::Status CheckFlags(const SweepFlags& flags, const TimelineFlags& timeline) 
     if (!kind.ok()) {
       return absl::InvalidArgumentError(
           fmt::format("--sweep-schedules {}: {}", flags.schedules, std::string(kind.status().message())));
+    }
+    if (!seen.insert(*kind).second) {
+      return absl::InvalidArgumentError(
+          fmt::format("--sweep-schedules {}: names {} twice; name it once", flags.schedules, schedule));
     }
   }
   return absl::OkStatus();

@@ -393,6 +393,7 @@ absl::StatusOr<int> RunPlan(std::span<const std::string> arguments) {
     return *exit_code;
   }
   GP_RETURN_IF_ERROR(CheckInputs(options, flags));
+  GP_RETURN_IF_ERROR(CheckOneStandardInput({options.job_path, options.topology_path, options.profile_path}));
   if (!options.sweep.given() && (flags.given("steps") || flags.given("sweep-schedules"))) {
     return absl::InvalidArgumentError("--steps and --sweep-schedules are about --sweep; add it or leave them out");
   }

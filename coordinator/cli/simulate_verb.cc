@@ -113,7 +113,11 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
       GP_ASSIGN_OR_RETURN(AutoSchedule found, FindSchedule(costs, options));
       schedule = std::move(found.schedule);
     } else {
-      GP_ASSIGN_OR_RETURN(schedule, MakeSchedule(kind, costs.shape, boundary_delta_n, ScheduleCostsOf(costs)));
+      absl::StatusOr<Schedule> made = MakeSchedule(kind, costs.shape, boundary_delta_n, ScheduleCostsOf(costs));
+      if (!made.ok()) {
+        return AttributeToCaseFile(flags.case_path, costs.shape, made.status());
+      }
+      schedule = *std::move(made);
     }
   }
   GP_ASSIGN_OR_RETURN(simulated.lowered, Lower(schedule));

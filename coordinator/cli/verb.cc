@@ -12,6 +12,7 @@
 #include "optimizer/model/job_spec.h"
 #include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
+#include "runtime/base/utf8.h"
 #include "runtime/manifest/coordinator_config.h"
 
 namespace geopipe {
@@ -100,19 +101,17 @@ void CommonFlags::AddFormat(FlagSet& flags, std::vector<std::string> choices) {
 
 void CommonFlags::AddServer(FlagSet& flags) {
   const char* from_environment = std::getenv("GEOPIPE_SERVER");
-  server = from_environment == nullptr ? std::string(kDefaultCoordinator) : from_environment;
+  const bool is_set = from_environment != nullptr && *from_environment != '\0';
+  server = is_set ? from_environment : std::string(kDefaultCoordinator);
   flags.Add("server", &server, "HOST:PORT", "The coordinator ($GEOPIPE_SERVER).");
   flags.AddDuration("timeout", &timeout_ns, "Longest wait for an answer.");
 }
 
 std::optional<int> ParseVerbFlags(FlagSet& flags, std::span<const std::string> arguments) {
   if (const absl::Status status = flags.Parse(arguments); !status.ok()) {
-    const std::string message(status.message());
-    const std::string usage = flags.Usage();
-    PrintErr("error: {}\n", message);
-    if (!message.ends_with(usage)) {
-      PrintErr("{}\n", usage);
-    }
+    const std::string message = Printable({status.message().data(), status.message().size()});
+    const std::string usage = message.ends_with(flags.Usage()) ? "" : flags.Usage() + "\n";
+    PrintErr("error: {}\n{}", message, usage);
     return kExitBadInput;
   }
   if (flags.help_requested()) {
@@ -120,6 +119,18 @@ std::optional<int> ParseVerbFlags(FlagSet& flags, std::span<const std::string> a
     return kExitOk;
   }
   return std::nullopt;
+}
+
+absl::Status CheckOneStandardInput(std::initializer_list<std::string_view> paths) {
+  return std::ranges::count(paths, std::string_view("-")) <= 1
+             ? absl::OkStatus()
+             : absl::InvalidArgumentError("two files are to come from standard input (-); name a file for one of them");
+}
+
+absl::Status CheckJobName(std::string_view name) {
+  return IsJobName(name) ? absl::OkStatus()
+                         : absl::InvalidArgumentError(
+                               fmt::format("'{}' is no job's name, which has {}", Excerpt(name), kJobNameRule));
 }
 
 std::vector<std::string> Split(std::string_view text, char separator) {

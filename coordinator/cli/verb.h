@@ -5,6 +5,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <initializer_list>
 #include <nlohmann/json.hpp>
 #include <span>
 #include <string>
@@ -60,6 +61,12 @@ struct CommonFlags {
 
 // Parses; on --help prints it and returns kExitOk, on an error prints it and returns kExitBadInput; nullopt: go on.
 std::optional<int> ParseVerbFlags(FlagSet& flags, std::span<const std::string> arguments);
+
+// InvalidArgument when more than one of the files that a verb is to read is standard input ("-").
+absl::Status CheckOneStandardInput(std::initializer_list<std::string_view> paths);
+
+// InvalidArgument shows the beginning of a name that no job can have.
+absl::Status CheckJobName(std::string_view name);
 
 // "a,b" to {"a", "b"}, "" to {""}.
 std::vector<std::string> Split(std::string_view text, char separator);

@@ -96,6 +96,9 @@ absl::StatusOr<int> RunWatch(std::span<const std::string> arguments) {
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
   }
+  if (from_iteration < 0) {
+    return absl::InvalidArgumentError(fmt::format("--from {}: iterations are counted from 0", from_iteration));
+  }
   ControlClient client(common.server, common.timeout_ns);
   GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name));
   GP_ASSIGN_OR_RETURN(const JobSpec job, OrFailed(ParseManifest(detail.manifest())));

@@ -157,7 +157,8 @@ TEST_CASE("a truncated weight file is named") {
   CopyModel(folder, "{", "{");
   const std::filesystem::path weights = folder.path() / "model.safetensors";
   std::filesystem::resize_file(weights, std::filesystem::file_size(weights) - 100);
-  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 1, {"FAILED", "model.safetensors", "truncated"});
+  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 2,
+               {"job.yaml:", "spec.model.init_from: ", "model.safetensors", "truncated"});
 }
 
 TEST_CASE("a missing tensor is named") {

@@ -1,6 +1,7 @@
 // Feeds the programs what people get wrong and what a hostile file may hold: each is refused in one sentence with
 // place, value and remedy, never at length, and with nothing that a terminal would obey.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
@@ -105,10 +106,17 @@ TEST_CASE("hostile input: a topology") {
   const Row row = GENERATE(values<Row>({
       {"name: north", "name: \"b\\e[31m\\nX\"", {"topology.yaml:2:5", "name is \"b?[31m?X\"", "1 to 63 letters"}},
       {"name: north", "name: no rth", {"topology.yaml:2:5", "name is \"no rth\"", "1 to 63 letters"}},
-      {"peak_flops: 50e9", "peak_flops: 312", {"topology.yaml:2:", "peak_flops", "is 312", "at least 1e9", "312e12"}},
+      {"peak_flops: 50e9",
+       "peak_flops: 312",
+       {"topology.yaml:2:", "peak_flops", "is 312", "from 1e9 to 1e18", "312e12"}},
       {"peak_flops: 50e9, ", "", {"topology.yaml:2:", "device", "peak_flops is not given", "--profile"}},
       {", memory_bandwidth: 20GB/s", "", {"topology.yaml:2:", "memory_bandwidth is not given", "1.6TB/s"}},
       {"latency: 3ms", "latency: 1h", {"topology.yaml:6:", "latency is 1h", "from 0 to 1min"}},
+      {"bandwidth: 1Gbps",
+       "bandwidth: 1e300Gbps",
+       {"topology.yaml:6:", "bandwidth", "the largest bandwidth is 8000Tbps"}},
+      {"memory: 1GiB", "memory: 100TiB", {"topology.yaml:2:", "memory: is 100TiB; it must be from 1B to 16TiB"}},
+      {"peak_flops: 50e9", "peak_flops: 989TFLOPS", {"topology.yaml:2:", "write it like 989e12"}},
       {"bandwidth: 1Gbps", "bandwidth: 1bps", {"topology.yaml:6:", "bandwidth is 1bps", "at least 8bps"}},
   }));
   INFO(row.to.substr(0, 60));
@@ -182,7 +190,7 @@ TEST_CASE("hostile input: a model that was downloaded") {
   const std::string golden = *ReadFile(SourcePath("tests/golden/engine/untied/config.json"), 1 << 20);
   const std::string deep = "{\"a\": " + std::string(800'000, '[');
   const Row row = GENERATE_REF(values<Row>({
-      {golden.substr(0, golden.size() / 2), {"config.json:"}},
+      {golden.substr(0, golden.size() / 2), {"config.json:", "not valid JSON"}},
       {"{\"quantization_config\": {\"bits\": 4}, " + golden.substr(1), {"config.json:1:", "quantization_config"}},
       {deep, {"config.json:1:", "nested deeper than"}},
   }));
@@ -193,6 +201,131 @@ TEST_CASE("hostile input: a model that was downloaded") {
       "    num_key_value_heads: 2\n    vocab_size: 258\n    max_position_embeddings: 32\n",
       "init_from: " + files.Path("") + "\n");
   CheckRefused(files.Plan(), row.words);
+}
+
+// A job of the golden Hugging Face directory and tokens.
+class ImportedFiles {
+ public:
+  ImportedFiles() {
+    const std::filesystem::path golden = SourcePath("tests/golden/engine/untied");
+    for (const char* name : {"config.json", "model.safetensors"}) {
+      std::filesystem::copy_file(golden / name, files_.Path(name));
+    }
+    std::filesystem::copy_file(SourcePath("tests/golden/engine/tokens.u16"), files_.Path("tokens.bin"));
+    std::string text = *ReadFile(files_.Path("job.yaml"), 1 << 20);
+    const size_t model = text.find("    hidden_size");
+    const size_t data = text.find("  data:");
+    const size_t training = text.find("  training:");
+    REQUIRE((model < data && data < training));
+    text = text.substr(0, model) + "    init_from: .\n  data: {format: tokens, path: tokens.bin, dtype: uint16}\n" +
+           text.substr(training);
+    files_.Write("job.yaml", text);
+  }
+  const Files* operator->() const { return &files_; }
+
+ private:
+  Files files_;
+};
+
+TEST_CASE("hostile input: a model of another family") {
+  struct Row {
+    std::string from, to;
+    std::vector<std::string> words;
+  };
+  const Row row = GENERATE(values<Row>({
+      {"LlamaForCausalLM", "Qwen2ForCausalLM", {"architectures: names Qwen2ForCausalLM", "only LlamaForCausalLM"}},
+      {"\"model_type\": \"llama\"",
+       "\"model_type\": \"mistral\"",
+       {"model_type: is 'mistral'", "only llama is supported"}},
+      {"{", "{\"num_local_experts\": 8, ", {"num_local_experts: is '8'"}},
+      {"{", "{\"head_dim\": 64, ", {"head_dim: is '64'; only hidden_size / num_attention_heads"}},
+      {"{",
+       "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8.0}, ",
+       {"rope_parameters.rope_type: is 'llama3'"}},
+      {"{",
+       "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}, ",
+       {"rope_scaling.rope_type: is 'llama3'"}},
+      {"{", "{ // a comment\n", {"config.json:1:3: not valid JSON: a comment"}},
+      {"{", "{\"a\": NaN, ", {"not valid JSON: NaN"}},
+  }));
+  INFO(row.to);
+  const ImportedFiles files;
+  files->Change("config.json", row.from, row.to);
+  CheckRefused(files->Plan(), row.words);
+}
+
+TEST_CASE("hostile input: weights and data that are here are looked at before anything starts") {
+  const ImportedFiles files;
+  const std::string weights = *ReadFile(files->Path("model.safetensors"), 1 << 24);
+  const std::string tokens = *ReadFile(files->Path("tokens.bin"), 1 << 24);
+  files->Write("model.safetensors", weights + std::string(4096, '\0'));
+  CheckRefused(files->Playground(),
+               {"spec.model.init_from: ", "4096 bytes follow the last tensor", "two files in one"});
+  files->Write("model.safetensors", "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab\nsize 42\n");
+  CheckRefused(files->Playground(), {"model.safetensors: is a Git LFS pointer", "git lfs pull"});
+  files->Write("model.safetensors", weights);
+  files->Write("tokens.bin", std::string("\x88\xd8\x34\x01\x01\0\0\0", 8) + std::string(1016, '\0') + tokens);
+  CheckRefused(files->Playground(), {"spec.data.path: ", "a token file of llm.c with its header", "tail -c +1025"});
+  CheckRefused({"apply", "-f", files->Path("job.yaml"), "--server", "127.0.0.1:1"}, {"a token file of llm.c"});
+  std::string wide;
+  for (size_t i = 0; i + 1 < tokens.size(); i += 2) {
+    wide += tokens.substr(i, 2) + std::string(2, '\0');
+  }
+  files->Write("tokens.bin", wide);
+  CheckRefused(files->Playground(), {"FAILED", "every second token is 0", "set data.dtype: uint32"}, 1);
+}
+
+TEST_CASE("hostile input: what is never there when it is read") {
+  const ImportedFiles files;
+  for (const char* name : {"pipe.yaml", "config.json", "model.safetensors", "tokens.bin"}) {
+    INFO(name);
+    const std::string path = files->Path(name);
+    std::filesystem::remove(path);
+    REQUIRE(mkfifo(path.c_str(), 0600) == 0);
+  }
+  CheckRefused({"plan", "-f", files->Path("pipe.yaml"), "--topology", "x"}, {"it is a named pipe; name a file"});
+  CheckRefused(files->Plan(), {"config.json: it is a named pipe; name a file"});
+  CheckRefused(files->Plan({"--profile", "/dev/zero"}), {"config.json: it is a named pipe"});
+  const Files plain;
+  CheckRefused(plain.Plan({"--profile", "/dev/zero"}), {"/dev/zero: it is a character device; name a file"});
+  CheckRefused({"simulate", "-f", files->Path("pipe.yaml")}, {"it is a named pipe; name a file"});
+  CheckRefused({"simulate", "-f", SourcePath("tests/golden/cases/two-sites-20ms.yaml"), "--schedule-csv",
+                files->Path("pipe.yaml")},
+               {"it is a named pipe; name a file"});
+}
+
+TEST_CASE("hostile input: words and names without end") {
+  const std::string letters(100'000, 'x');
+  CheckRefused({letters}, {"unknown verb 'xxx", "...'"});
+  CheckRefused({"pl\x1b[31man"}, {"unknown verb 'pl?[31man'"});
+  CheckRefused({"plan", "--" + letters}, {"unknown flag --xxx", "..."});
+  CheckRefused({"plan", "--fi\x1b[31mle"}, {"unknown flag --fi?[31mle"});
+  for (const std::string verb : {"describe", "watch", "cancel", "pause", "profile", "trace"}) {
+    CheckRefused({verb, letters, "--server", "127.0.0.1:1"}, {"is no job's name, which has 1 to 63 of"});
+  }
+  CheckRefused({"watch", "x", "--from", "-1", "--server", "127.0.0.1:1"}, {"--from -1: iterations are counted from 0"});
+  const CommandResult twice = RunCommand("geopipectl", {"describe", "job", "x"});
+  CHECK(twice.err.find("usage: ") == twice.err.rfind("usage: "));
+}
+
+TEST_CASE("hostile input: the environment, standard input and what stands in two places") {
+  const Files files;
+  const std::string geopipectl = std::string(GEOPIPE_BINARY_DIR) + "/bin/geopipectl";
+  const auto shell = [&](const std::string& command) { return RunCommand("/bin/sh", {"-c", command}); };
+  CheckSentence(shell("GEOPIPE_COORDINATOR_LISTN=x " + std::string(GEOPIPE_BINARY_DIR) +
+                      "/bin/geopipe-coordinator --state-dir " + files.Path("state")),
+                2, "geopipe-coordinator: ", {"GEOPIPE_COORDINATOR_LISTN", "did you mean GEOPIPE_COORDINATOR_LISTEN?"});
+  CheckSentence(shell("GEOPIPE_SERVER= " + geopipectl + " get jobs --timeout 100ms"), 4, "error: ", {"127.0.0.1:7070"});
+  CheckSentence(shell(geopipectl + " plan -f - --topology " + files.Path("topology.yaml") + " < /dev/null"), 2,
+                "error: ", {"cannot read -: standard input is empty"});
+  CheckRefused({"plan", "-f", "-", "--topology", "-"}, {"two files are to come from standard input"});
+  CheckRefused(files.Plan({"--sweep", "latency=1ms..2ms", "--sweep-schedules", "1f1b,1f1b"}), {"names 1f1b twice"});
+  files.Write("case.yaml", "devices: 4\nchunks: 5\nmicro_batches: 8\nforward_s: 0.01\nbackward_s: 0.02\n");
+  CheckRefused({"simulate", "-f", files.Path("case.yaml"), "--schedule", "1f1b"},
+               {"case.yaml:2:9: chunks: schedule 1f1b runs one stage per device: 5 stages on 4 devices"});
+  CheckSentence(RunCommand("geopipe-coordinator", {"--state-dir", files.Path("state"), "--listen", "127.0.0.1:7171",
+                                                   "--metrics", "127.0.0.1:7171"}),
+                2, "geopipe-coordinator: ", {"metrics is 127.0.0.1:7171, where the coordinator listens"});
 }
 
 TEST_CASE("two playgrounds of one job do not share a folder") {
@@ -211,6 +344,21 @@ TEST_CASE("hostile input: an agent's names") {
   };
   CheckSentence(refused("site=ea st"), 2, "geopipe-agent: --set site=ea st: ", {"1 to 63 letters"});
   CheckSentence(refused("node=a/b"), 2, "geopipe-agent: --set node=a/b: ", {"1 to 63 letters"});
+}
+
+TEST_CASE("hostile input: what an agent declares") {
+  const auto [setting, words] = GENERATE(table<std::string, std::string>({
+      {"devices.memory=100TiB", "devices.memory: is 100TiB; it must be from 1B to 16TiB"},
+      {"devices.count=1024", "devices.count: is 1024; it must be from 1 to 256"},
+      {"devices.peak_flops=1e300", "devices.peak_flops: is 1e+300; it must be 0 (not known) or from 1e9 to 1e18"},
+      {"devices.peak_flops=989TFLOPS", "'989TFLOPS' has a unit and must be a plain number; write it like 989e12"},
+      {"devices.memory_bandwidth=1e300Gbps", "'1e300Gbps' is too large; the largest bandwidth is 8000Tbps"},
+      {"orphan_grace=100000h", "orphan_grace: is 100000h; it must be from"},
+      {"worker_binary=/nope", "'/nope' is not an executable file; name geopipe-worker, or leave it out"},
+  }));
+  CheckSentence(RunCommand("geopipe-agent", {"--set", "coordinator=127.0.0.1:1", "--set", "state_dir=/nowhere", "--set",
+                                             "site=east", "--set", "devices.memory=1GiB", "--set", setting}),
+                2, "geopipe-agent: ", {words});
 }
 
 TEST_CASE("hostile input: less data than one iteration takes fails the job") {

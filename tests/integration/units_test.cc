@@ -28,7 +28,8 @@ TEST_CASE("units and ranges: a job file") {
       {"[32]", "[32]\n    time_budget: 10", "job.yaml:29:18: spec.search.time_budget", "'10' has no unit"},
       {"[32]", "[32]\n    time_budget: 10GB", "job.yaml:29:18: spec.search.time_budget", "the unknown unit 'GB'"},
       {"5.0e-3", "-1", "job.yaml:21:20: spec.training.learning_rate", "it must be above 0"},
-      {"iterations: 40", "iterations: 0", "job.yaml:19:17: spec.training.iterations", "it must be at least 1"},
+      {"iterations: 40", "iterations: 0", "job.yaml:19:17: spec.training.iterations",
+       "it must be from 1 to 1000000000"},
       {"grad_clip: 1.0", "grad_clip: 0", "job.yaml:24:16: spec.training.grad_clip", "it must be above 0"},
       {"layers: 6", "layers: 0", "job.yaml:9:24: spec.model.num_hidden_layers", "is 0"},
   }));
@@ -82,12 +83,12 @@ TEST_CASE("units and ranges: the configuration of an agent") {
     CheckEnded(RunCommand("geopipe-agent", args), 2, "geopipe-agent: ", words);
   };
   check("devices: {memory: 2}\n", {}, {"agent.yaml:4:19: devices.memory: '2' has no unit; write it like 64GiB"});
-  check("devices: {memory: 2GiB, count: 0}\n", {}, {"agent.yaml:4:32: devices.count: is 0; it must be from 1 to 1024"});
+  check("devices: {memory: 2GiB, count: 0}\n", {}, {"agent.yaml:4:32: devices.count: is 0; it must be from 1 to 256"});
   check("devices: {memory: 2GiB}\nlinks: [{to: east, latency: 20, bandwidth: 1Gbps}]\n", {},
         {"agent.yaml:5:29: links[0].latency: '20' has no unit"});
   check("devices: {memory: 2GiB}\n", {"--set", "orphan_grace=20"}, {"--set orphan_grace=20: ", "'20' has no unit"});
   check("devices: {memory: 2GiB}\n", {"--set", "devices.count=0"},
-        {"--set devices.count=0: devices.count: is 0; it must be from 1 to 1024"});
+        {"--set devices.count=0: devices.count: is 0; it must be from 1 to 256"});
   Command with_environment("geopipe-agent", {"--config", path}, {{"GEOPIPE_AGENT_ORPHAN_GRACE", "20"}});
   CheckEnded(with_environment.Finish(60'000'000'000), 2,
              "geopipe-agent: ", {"GEOPIPE_AGENT_ORPHAN_GRACE", "'20' has no unit"});
@@ -100,7 +101,7 @@ TEST_CASE("units and ranges: the configuration of the coordinator") {
       {"heartbeat: {suspect_after: 9s}",
        "coordinator.yaml:3:1: heartbeat.failed_after: is 5s; it must be longer than heartbeat.suspect_after, which is "
        "9s"},
-      {"limits: {jobs: 0}", "coordinator.yaml:3:16: limits.jobs: is 0; it must be at least 1"},
+      {"limits: {jobs: 0}", "coordinator.yaml:3:16: limits.jobs: is 0; it must be from 1 to 1000000"},
       {"metrics: 127.0.0.1", "coordinator.yaml:3:10: metrics is \"127.0.0.1\"; write it as host:port"},
   }));
   const TempFolder folder = TestFolder();

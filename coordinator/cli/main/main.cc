@@ -95,7 +95,8 @@ int RunVerb(const std::vector<std::string>& given) {
     for (const Verb& known : kVerbs) {
       names.emplace_back(known.name);
     }
-    PrintErr("error: unknown verb '{}'{}\n'geopipectl help' lists the verbs.\n", name, DidYouMean(name, names));
+    PrintErr("error: unknown verb '{}'{}\n'geopipectl help' lists the verbs.\n", Excerpt(name),
+             DidYouMean(name, names));
     return kExitBadInput;
   }
   const absl::StatusOr<int> exit_code = verb->run(std::span(arguments).subspan(1));

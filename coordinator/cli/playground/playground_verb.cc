@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "coordinator/cli/control_client.h"
+#include "coordinator/cli/job_inputs.h"
 #include "coordinator/cli/output_files.h"
 #include "coordinator/cli/playground/playground_cluster.h"
 #include "coordinator/cli/playground/playground_compare.h"
@@ -31,10 +32,12 @@
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/output.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
+#include "runtime/base/system_time.h"
 #include "runtime/base/terminal.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/base/wrap.h"
@@ -74,6 +77,7 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
   Rehearsal rehearsal;
   GP_ASSIGN_OR_RETURN(rehearsal.run, flags.run.Resolve());
   GP_ASSIGN_OR_RETURN(rehearsal.job, ReadJobFile(flags.job_path, rehearsal.run.backend));
+  GP_RETURN_IF_ERROR(CheckInputsHere(rehearsal.job, flags.job_path));
   GP_ASSIGN_OR_RETURN(rehearsal.job, RunFlags::WithSchedule(rehearsal.run, flags.job_path, std::move(rehearsal.job)));
   if (rehearsal.run.backend == BackendKind::kModelled && !rehearsal.run.explicit_costs && flags.topology_path.empty()) {
     return absl::InvalidArgumentError(
@@ -412,6 +416,8 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
       }
     }
   }
+  GP_RETURN_IF_ERROR(CheckOneStandardInput({options.job_path, options.topology_path, options.run.case_path}));
+  GP_RETURN_IF_ERROR(OrFailed(CheckSystemTime(Clock::Real().UnixNowNs())));
   GP_ASSIGN_OR_RETURN(const Rehearsal rehearsal, Prepare(options));
   GP_RETURN_IF_ERROR(CheckFolder(options, rehearsal.job));
   GP_ASSIGN_OR_RETURN(const auto shutdown, OrFailed(ShutdownSignal::Install()));

@@ -1,0 +1,48 @@
+#include "coordinator/cli/job_inputs.h"
+
+#include <fmt/format.h>
+
+#include <filesystem>
+#include <system_error>
+
+#include "optimizer/base/status_macros.h"
+#include "runtime/base/format_of_file.h"
+#include "runtime/manifest/job_manifest.h"
+#include "runtime/weights/hf_directory.h"
+
+namespace geopipe {
+namespace {
+
+bool LiesHere(const std::string& path) {
+  std::error_code error;
+  return std::filesystem::exists(path, error);
+}
+
+absl::Status CheckWeights(const JobSpec& job) {
+  if (!LiesHere(job.init_from + "/config.json")) {  // a checkpoint, which says itself whether it is whole
+    return absl::OkStatus();
+  }
+  const absl::StatusOr<HfDirectory> weights = HfDirectory::Open(job.init_from);
+  GP_RETURN_IF_ERROR(weights.status());
+  GP_RETURN_IF_ERROR(weights->CheckHoldsOnly(job.model));
+  return weights->CheckTiedHead(job.model);
+}
+
+// Under the name of the key, of whatever code: it is the file that the job names.
+absl::Status AtKey(std::string_view key, const absl::Status& status, const std::string& job_path) {
+  return status.ok()
+             ? status
+             : AttributeToJobFile(job_path,
+                                  absl::InvalidArgumentError(fmt::format("{} {}", key, std::string(status.message()))));
+}
+
+}  // namespace
+
+absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path) {
+  if (job.data.format == DataFormat::kTokens && LiesHere(job.data.paths.front())) {
+    GP_RETURN_IF_ERROR(AtKey("data.path", CheckFlatTokens(job.data.paths.front()), job_path));
+  }
+  return job.init_from.empty() ? absl::OkStatus() : AtKey("model.init_from", CheckWeights(job), job_path);
+}
+
+}  // namespace geopipe
