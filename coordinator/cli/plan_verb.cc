@@ -116,9 +116,6 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   PlanRequest request;
   GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
   GP_ASSIGN_OR_RETURN(request.cluster, ReadCluster(flags));
-  if (!flags.profile_path.empty()) {
-    GP_ASSIGN_OR_RETURN(request.profile, ReadProfileFile(flags.profile_path, &request.cluster));
-  }
   if (flags.search == "exhaustive") {
     request.method = SearchMethod::kExhaustive;
   } else if (flags.search != "genetic") {
@@ -129,6 +126,11 @@ absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
     request.job.search.seed = *flags.seed;
   }
   GP_RETURN_IF_ERROR(OverrideDevices(flags, request.cluster));
+  if (!flags.profile_path.empty()) {
+    const ProfileUse use{request.job, request.cluster};
+    GP_ASSIGN_OR_RETURN(ProfileFile file, ReadProfileFile(flags.profile_path, &use));
+    request.profile = std::move(file.profile);
+  }
   if (!flags.schedule_csv.empty()) {
     GP_ASSIGN_OR_RETURN(request.schedule, ReadScheduleFile(flags.schedule_csv));
     const absl::Status status = JobWithSchedule(request.job, request.schedule->shape).status();

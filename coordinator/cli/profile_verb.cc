@@ -9,6 +9,7 @@
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/output.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 
@@ -34,7 +35,9 @@ absl::StatusOr<int> RunProfile(std::span<const std::string> arguments) {
                     "costs are given measures nothing",
                     name)));
   }
-  GP_RETURN_IF_ERROR(OrFailed(WriteOutputFile(output, FormatProfile(profile))));
+  GP_ASSIGN_OR_RETURN(const JobSpec spec, OrFailed(ParseManifest(job.manifest())));
+  GP_RETURN_IF_ERROR(
+      OrFailed(WriteOutputFile(output, FormatProfile({.model = ProfiledModelOf(spec), .profile = profile}))));
   PrintTo(output == kStandardStream ? stderr : stdout, "{} of batch shapes and {} of messages written to {}\n",
           Counted(std::ssize(profile.entries), "measurement"), profile.messages.size(), output);
   return kExitOk;

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
 #include <set>
 #include <tuple>
 #include <utility>
@@ -10,6 +12,7 @@
 #include "runtime/base/config/located_error.h"
 #include "runtime/base/config/schema.h"
 #include "runtime/base/files.h"
+#include "runtime/manifest/job_schema.h"
 
 namespace geopipe {
 namespace {
@@ -25,9 +28,14 @@ constexpr int32_t kMaxDevice = 1023;
 ValueType<int64_t> Measured() { return From<int64_t>(0, kMaxMeasuredNs, DurationValue()); }
 ValueType<int32_t> DeviceIndex() { return From<int32_t>(0, kMaxDevice, Integer32Value()); }
 
-struct ProfileFile {
+// Keys of a model that do not change what one of its layers takes.
+constexpr std::array<std::string_view, 4> kNotMeasured{"num_hidden_layers", "max_position_embeddings", "rope_theta",
+                                                       "rms_norm_eps"};
+
+struct FileKeys {
   std::string api_version;
   std::string kind;
+  ProfiledModel model;
   int64_t tensor = 0;
   std::vector<ProfileEntry> entries;
   std::vector<MessageCost> messages;
@@ -70,12 +78,25 @@ Schema<MessageCost> MessageSchema() {
       .Key("fixed", Measured(), &M::fixed_ns, "The same of a message of 4 bytes.", Need::kRequired);
 }
 
-Schema<ProfileFile> ProfileSchema() {
-  using P = ProfileFile;
+Schema<ProfiledModel> ModelKeys() {
+  using P = ProfiledModel;
+  return Schema<P>()
+      .Embed(ModelSchema(), &P::model)
+      .Key("precision", ChoiceValue<Precision>({{"fp32", Precision::kFp32}, {"bf16", Precision::kBf16}}), &P::precision,
+           "Of activations and messages.")
+      .Key("device", StringValue(), &P::device, "Kind of the devices, as a topology says it.")
+      .Key("attention", ChoiceValue<Attention>({{"dense", Attention::kDense}, {"blocked", Attention::kBlocked}}),
+           &P::attention, "How they compute attention.");
+}
+
+Schema<FileKeys> ProfileSchema() {
+  using P = FileKeys;
   return Schema<P>()
       .Key("apiVersion", ChoiceValue<std::string>({{"geopipe/v1", "geopipe/v1"}}), &P::api_version, "geopipe/v1.",
            Need::kRequired)
       .Key("kind", ChoiceValue<std::string>({{"Profile", "Profile"}}), &P::kind, "Profile.", Need::kRequired)
+      .Map("model", ModelKeys(), &P::model,
+           "What the entries are measurements of; num_hidden_layers may be another than the job's.")
       .Key("tensor", WordOr<int64_t>("job", 0, From<int64_t>(1, kMaxTensor, IntegerValue())), &P::tensor,
            "Tensor-parallel degree that the entries are of; job: its own, and 1 where that is auto.")
       .List("entries", EntrySchema(), &P::entries, "One for each device, b and s that was measured.", Need::kRequired)
@@ -83,8 +104,8 @@ Schema<ProfileFile> ProfileSchema() {
 }
 
 absl::Status CheckSite(const YamlDocument& document, const std::string& path, const std::string& site,
-                       const ClusterSpec* cluster) {
-  if (cluster == nullptr || cluster->FindSite(site) != nullptr) {
+                       const ProfileUse* use) {
+  if (use == nullptr || use->cluster.FindSite(site) != nullptr) {
     return absl::OkStatus();
   }
   return document.Error(
@@ -92,16 +113,61 @@ absl::Status CheckSite(const YamlDocument& document, const std::string& path, co
       fmt::format("'{}' is not a site of the topology; name one of its sites or leave the entry out", site));
 }
 
+// `wanted`: what the job would have measured at the site.
+absl::Status CheckModel(const YamlDocument& document, const ProfiledModel& given, const ProfiledModel& wanted,
+                        const std::string& job, const std::string& site) {
+  static const auto& schema = *new Schema<ProfiledModel>(ModelKeys());
+  for (const std::string& key : schema.KeyPaths()) {
+    const std::string has = schema.Show(key, given);
+    const std::string wants = schema.Show(key, wanted);
+    if (has == wants || std::ranges::find(kNotMeasured, key) != kNotMeasured.end()) {
+      continue;
+    }
+    const bool of_site = key == "device" || key == "attention";
+    return document.Error(
+        "model." + key,
+        fmt::format("{}, and {} has {}; measure again: run the job there, then geopipectl profile {}", "is " + has,
+                    of_site ? fmt::format("site {} of the topology", site) : "job " + job, wants, job));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CheckUse(const YamlDocument& document, const FileKeys& given, const ProfileUse& use) {
+  std::set<std::string_view> sites;
+  for (const ProfileEntry& entry : given.entries) {
+    const SiteSpec* site = use.cluster.FindSite(entry.site);
+    if (site == nullptr || !sites.insert(entry.site).second) {
+      continue;
+    }
+    const ProfiledModel wanted{.model = use.job.model,
+                               .precision = use.job.precision,
+                               .device = site->device.kind,
+                               .attention = site->device.attention.value_or(Attention::kDense)};
+    GP_RETURN_IF_ERROR(CheckModel(document, given.model, wanted, use.job.name, entry.site));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view file, const ClusterSpec* cluster) {
+ProfiledModel ProfiledModelOf(const JobSpec& job) {
+  return {
+      .model = job.model, .precision = job.precision, .device = std::string(kHostDevice), .attention = job.attention};
+}
+
+absl::StatusOr<ProfileFile> ParseProfileFile(std::string_view text, std::string_view file, const ProfileUse* use) {
   GP_ASSIGN_OR_RETURN(const YamlDocument document, ParseYaml(text, file));
-  GP_ASSIGN_OR_RETURN(ProfileFile given, ProfileSchema().Read(document));
+  GP_ASSIGN_OR_RETURN(FileKeys given, ProfileSchema().Read(document));
+  if (!given.entries.empty() && document.root.Find("model") == nullptr) {
+    return document.Error("model",
+                          "missing: of which model the entries are is not said, as older versions wrote them; measure "
+                          "again (geopipectl profile JOB), or add it (geopipectl explain profile)");
+  }
   std::set<std::tuple<std::string_view, std::string_view, int32_t, int64_t, int64_t>> seen;
   for (size_t i = 0; i < given.entries.size(); ++i) {
     const ProfileEntry& entry = given.entries[i];
     const std::string path = fmt::format("entries[{}]", i);
-    GP_RETURN_IF_ERROR(CheckSite(document, path, entry.site, cluster));
+    GP_RETURN_IF_ERROR(CheckSite(document, path, entry.site, use));
     if (entry.micro_batch_size > kMaxTokensPerMicroBatch / entry.sequence_length) {
       return document.Error(path,
                             fmt::format("micro_batch_size {}, sequence_length {}; a micro-batch has at most {} tokens",
@@ -116,31 +182,38 @@ absl::StatusOr<Profile> ParseProfileFile(std::string_view text, std::string_view
   for (size_t i = 0; i < given.messages.size(); ++i) {
     const MessageCost& cost = given.messages[i];
     const std::string path = fmt::format("messages[{}]", i);
-    GP_RETURN_IF_ERROR(CheckSite(document, path, cost.site, cluster));
+    GP_RETURN_IF_ERROR(CheckSite(document, path, cost.site, use));
     if (!devices.insert({cost.site, cost.node, cost.device}).second) {
       return document.Error(path, fmt::format("{}/{}/{} is given twice; keep one", cost.site, cost.node, cost.device));
     }
   }
-  return Profile{.entries = std::move(given.entries), .messages = std::move(given.messages), .tensor = given.tensor};
+  if (use != nullptr) {
+    GP_RETURN_IF_ERROR(CheckUse(document, given, *use));
+  }
+  return ProfileFile{
+      .model = std::move(given.model),
+      .profile = {.entries = std::move(given.entries), .messages = std::move(given.messages), .tensor = given.tensor}};
 }
 
-absl::StatusOr<Profile> ReadProfileFile(const std::filesystem::path& path, const ClusterSpec* cluster) {
+absl::StatusOr<ProfileFile> ReadProfileFile(const std::filesystem::path& path, const ProfileUse* use) {
   GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxYamlBytes));
-  return ParseProfileFile(text, path.string(), cluster);
+  return ParseProfileFile(text, path.string(), use);
 }
 
-std::string FormatProfile(const Profile& profile) {
-  return ProfileSchema().Write({"geopipe/v1", "Profile", profile.tensor, profile.entries, profile.messages});
+std::string FormatProfile(const ProfileFile& file) {
+  const Profile& profile = file.profile;
+  return ProfileSchema().Write(
+      {"geopipe/v1", "Profile", file.model, profile.tensor, profile.entries, profile.messages});
 }
 
-absl::Status WriteProfileFile(const std::filesystem::path& path, const Profile& profile) {
-  return WriteFileAtomically(path, FormatProfile(profile));
+absl::Status WriteProfileFile(const std::filesystem::path& path, const ProfileFile& file) {
+  return WriteFileAtomically(path, FormatProfile(file));
 }
 
 FileReference ExplainProfile() {
   return {
-      "A profile file: measured costs, from which the planner also estimates costs at other b and s. Durations carry "
-      "units.",
+      "A profile file: measured costs, from which the planner also estimates costs at other b and s, and the model that "
+      "they were measured of. Durations carry units.",
       ProfileSchema().Rows()};
 }
 

@@ -205,13 +205,13 @@ absl::Status AddTrace(ControlClient& client, const std::string& name, const std:
   return absl::OkStatus();
 }
 
-absl::Status WriteProfile(const std::filesystem::path& folder, RunReport& report) {
+absl::Status WriteProfile(const JobSpec& job, const std::filesystem::path& folder, RunReport& report) {
   GP_ASSIGN_OR_RETURN(Profile profile, FromProto(report.detail.profile()));
   profile.tensor = 1;  // workers measure whole layers
   if (profile.empty()) {
     return absl::OkStatus();
   }
-  GP_RETURN_IF_ERROR(WriteProfileFile(folder / "profile.yaml", profile));
+  GP_RETURN_IF_ERROR(WriteProfileFile(folder / "profile.yaml", {.model = ProfiledModelOf(job), .profile = profile}));
   report.artifacts["profile"] = (folder / "profile.yaml").string();
   return absl::OkStatus();
 }
@@ -245,7 +245,7 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
     outcome.saved.Update(AddTrace(client, job.name, folder, outcome.report));
   }
   if (outcome.report.detail.has_summary()) {
-    outcome.saved.Update(WriteProfile(folder, outcome.report));
+    outcome.saved.Update(WriteProfile(job, folder, outcome.report));
     outcome.saved.Update(WriteReport(folder, outcome.report));
   }
   return outcome;
