@@ -11,7 +11,6 @@
 #include <array>
 #include <atomic>
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <iterator>
@@ -22,6 +21,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/files.h"
+#include "runtime/base/host_memory.h"
 #include "runtime/tensor/staging.h"
 
 namespace geopipe {
@@ -77,15 +77,6 @@ class LayoutReader {
 
   std::span<const std::byte> text_;
 };
-
-// Memory that programs may still take; nullopt: unknown.
-std::optional<int64_t> AvailableBytes() {
-  constexpr std::string_view kName = "\nMemAvailable:";
-  const absl::StatusOr<std::string> text = ReadFile("/proc/meminfo", size_t{1} << 16);
-  const size_t at = text.ok() ? text->find(kName) : std::string::npos;
-  return at == std::string::npos ? std::nullopt
-                                 : std::optional(std::strtoll(text->c_str() + at + kName.size(), nullptr, 10) * 1024);
-}
 
 absl::Status NoRoom(int64_t bytes, std::string_view reason) {
   return absl::ResourceExhaustedError(fmt::format(
@@ -360,9 +351,9 @@ absl::Status KeptStates::TakeRoom(int64_t bytes) {
     return NoRoom(bytes, std::string(ErrnoStatus(errno, "cannot give the old memory back").message()));
   }
   for (int64_t taken = 0; taken < bytes;) {
-    // Taking more memory than there is would not fail: the system would begin to end processes. Others take memory too,
-    // such as the other ranks of the node.
-    if (const std::optional<int64_t> available = AvailableBytes();
+    // Taking more than there is would not fail: the system would begin to end processes. Others may take some, too,
+    // the other ranks of the node for one.
+    if (const std::optional<int64_t> available = AvailableMemoryBytes();
         available.has_value() && bytes - taken > *available) {
       return NoRoom(bytes, fmt::format("{} are available", FormatBytes(taken + *available)));
     }
