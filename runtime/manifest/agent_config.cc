@@ -77,13 +77,8 @@ const Schema<AgentConfig>& AgentConfigSchema() {
           .Map("network", NetworkConfigSchema(), &C::network,
                "Network between the nodes of this site; the same on all of them. None: it is measured.")
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
-          .Key("orphan_grace",
-               From(AgentConfig
-                    :
-                    : kMinOrphanGraceNs, kMaxOrphanGraceNs, DurationValue()),
-               &C
-               :
-               : orphan_grace_ns, "Time after which a worker that hears no agent and finishes no iteration exits.")
+          .Key("orphan_grace", From(AgentConfig::kMinOrphanGraceNs, kMaxOrphanGraceNs, DurationValue()),
+               &C::orphan_grace_ns, "Time after which a worker that hears no agent and finishes no iteration exits.")
           .Group("log", LogSchema(&C::log_level, &C::log_format), "What the agent and its workers log.")
           .Key("die_with_parent", BooleanValue(), &C::die_with_parent,
                "End, with the workers, when the process that started the agent ends."));

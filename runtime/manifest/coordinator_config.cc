@@ -29,35 +29,20 @@ Schema<MembershipLimits> MembershipSchema() {
 Schema<JobRunLimits> TimeoutsSchema() {
   using R = JobRunLimits;
   return Schema<R>()
-      .Key("start", SomeUpTo(kMaxTimeoutNs), &R
-           :
-           : start_timeout_ns, "Time for all workers of a job to start.")
-      .Key("profile", SomeUpTo(kMaxTimeoutNs), &R
-           :
-           : profile_timeout_ns, "Time for one round of measurements.")
-      .Key("prepare", SomeUpTo(kMaxTimeoutNs), &R
-           :
-           : prepare_timeout_ns, "Time for all ranks to prepare a plan.")
-      .Key("commit", SomeUpTo(kMaxTimeoutNs), &R
-           :
-           : commit_timeout_ns, "Time for all ranks to commit a plan.")
-      .Key("progress", SomeUpTo(kMaxTimeoutNs), &R
-           :
-           : progress_timeout_ns, "Time between two finished iterations; ten predicted ones if that is more.")
-      .Key("stuck", SomeUpTo(kMaxTimeoutNs), &R
-           :
-           : stuck_after_ns, "Time for one compute action, ten planned ones if that is more; a slower worker is stuck.")
-      .Key("failure_grace", UpTo(kMaxTimeoutNs), &R
-           :
-           : failure_grace_ns, "Time for the cause of a broken connection to show.")
-      .Key("stop_grace", UpTo(kMaxTimeoutNs), &R
-           :
-           : stop_grace_ns, "Time from a worker's polite stop to its SIGKILL.")
-      .Key("rest", SomeUpTo(kMaxRestNs), &R
-           :
-           : rest_ns,
-             "Time that workers of a job that is paused or has done its last iteration keep their state without an "
-             "agent.");
+      .Key("start", SomeUpTo(kMaxTimeoutNs), &R::start_timeout_ns, "Time for all workers of a job to start.")
+      .Key("profile", SomeUpTo(kMaxTimeoutNs), &R::profile_timeout_ns, "Time for one round of measurements.")
+      .Key("prepare", SomeUpTo(kMaxTimeoutNs), &R::prepare_timeout_ns, "Time for all ranks to prepare a plan.")
+      .Key("commit", SomeUpTo(kMaxTimeoutNs), &R::commit_timeout_ns, "Time for all ranks to commit a plan.")
+      .Key("progress", SomeUpTo(kMaxTimeoutNs), &R::progress_timeout_ns,
+           "Time between two finished iterations; ten predicted ones if that is more.")
+      .Key("stuck", SomeUpTo(kMaxTimeoutNs), &R::stuck_after_ns,
+           "Time for one compute action, ten planned ones if that is more; a slower worker is stuck.")
+      .Key("failure_grace", UpTo(kMaxTimeoutNs), &R::failure_grace_ns,
+           "Time for the cause of a broken connection to show.")
+      .Key("stop_grace", UpTo(kMaxTimeoutNs), &R::stop_grace_ns, "Time from a worker's polite stop to its SIGKILL.")
+      .Key("rest", SomeUpTo(kMaxRestNs), &R::rest_ns,
+           "Time that workers of a job that is paused or has done its last iteration keep their state without an "
+           "agent.");
 }
 
 Schema<CoordinatorConfig> LimitsSchema() {
@@ -94,13 +79,9 @@ const Schema<CoordinatorConfig>& CoordinatorConfigSchema() {
                           "Time between heartbeats of an agent.")
                      .Embed(MembershipSchema(), &CoordinatorConfig::membership),
                  "Liveness of agents.")
-          .Map("timeouts", TimeoutsSchema(), &CoordinatorConfig
-               :
-               : run, "Limits on each part of a job's life.")
-          .Key("probe_interval", UpTo(kMaxTimeoutNs), &CoordinatorConfig
-               :
-               : probe_interval_ns,
-                 "Time from one probe of an idle link to the next; 0: links are not probed, and declarations count.")
+          .Map("timeouts", TimeoutsSchema(), &CoordinatorConfig::run, "Limits on each part of a job's life.")
+          .Key("probe_interval", UpTo(kMaxTimeoutNs), &CoordinatorConfig::probe_interval_ns,
+               "Time from one probe of an idle link to the next; 0: links are not probed, and declarations count.")
           .Group("limits", LimitsSchema(), "Bounds.")
           .Group("log", LogSchema(&CoordinatorConfig::log_level, &CoordinatorConfig::log_format),
                  "Log on standard error.")

@@ -127,18 +127,12 @@ Schema<TrainingSpec> TrainingSchema() {
            Need::kRequired)
       .Key("tokens_per_iteration", From<int64_t>(1, kMaxTokensPerIteration, IntegerValue()), &T::tokens_per_iteration,
            "Tokens of one update; a multiple of micro_batch_size x sequence_length x data.", Need::kRequired)
-      .Key("seed", UnsignedValue(), &T
-           :
-           : seed, "Seed of the initial weights and of the order of samples.")
-      .Key("learning_rate", PositiveUpTo(kMaxLearningRate), &T
-           :
-           : learning_rate, "Peak learning rate.")
-      .Key("warmup_iterations", From<int64_t>(0, kMaxIterations, IntegerValue()), &T
-           :
-           : warmup_iterations, "Linear warm-up to learning_rate.")
-      .Key("min_learning_rate", OptionalValue("none", From(0.0, kMaxLearningRate, NumberValue())), &T
-           :
-           : min_learning_rate, "Learning rate at the end of the cosine decay; none: constant.")
+      .Key("seed", UnsignedValue(), &T::seed, "Seed of the initial weights and of the order of samples.")
+      .Key("learning_rate", PositiveUpTo(kMaxLearningRate), &T::learning_rate, "Peak learning rate.")
+      .Key("warmup_iterations", From<int64_t>(0, kMaxIterations, IntegerValue()), &T::warmup_iterations,
+           "Linear warm-up to learning_rate.")
+      .Key("min_learning_rate", OptionalValue("none", From(0.0, kMaxLearningRate, NumberValue())),
+           &T::min_learning_rate, "Learning rate at the end of the cosine decay; none: constant.")
       .Key<std::pair<double, double>>(
           "betas", BetasValue(), [](const T& t) { return std::pair(t.beta1, t.beta2); },
           [](T* t, std::pair<double, double> betas) { std::tie(t->beta1, t->beta2) = betas; },
@@ -146,9 +140,8 @@ Schema<TrainingSpec> TrainingSchema() {
       .Key("eps", PositiveUpTo(1), &T::eps, "Epsilon of AdamW.")
       .Key("weight_decay", From(0.0, kMaxWeightDecay, NumberValue()), &T::weight_decay,
            "Decoupled, on tensors of two or more dimensions.")
-      .Key("grad_clip", OptionalValue("none", PositiveUpTo(kMaxGradClip)), &T
-           :
-           : grad_clip, "Maximum global gradient norm; none: no clipping (also skips the norm reduction).");
+      .Key("grad_clip", OptionalValue("none", PositiveUpTo(kMaxGradClip)), &T::grad_clip,
+           "Maximum global gradient norm; none: no clipping (also skips the norm reduction).");
 }
 
 Schema<ParallelismSpec> ParallelismSchema() {
