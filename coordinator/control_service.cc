@@ -106,7 +106,9 @@ Unary* ControlServiceAdapter::ApplyJob(Context* context, const v1::ApplyJobReque
   if (!run.ok()) {
     return FinishNow(context, run.status());
   }
-  return Ask(context, response, [&](CallId id) { return geopipe::ApplyJob{id, *std::move(job), *std::move(run)}; });
+  return Ask(context, response, [&](CallId id) {
+    return geopipe::ApplyJob{id, *std::move(job), *std::move(run), request->replace()};
+  });
 }
 
 Unary* ControlServiceAdapter::ListJobs(Context* context, const v1::ListJobsRequest* /*request*/,
@@ -125,7 +127,9 @@ Unary* ControlServiceAdapter::GetTrace(Context* context, const v1::GetTraceReque
 
 Unary* ControlServiceAdapter::CancelJob(Context* context, const v1::CancelJobRequest* request,
                                         v1::CancelJobResponse* response) {
-  return Ask(context, response, [&](CallId id) { return geopipe::CancelJob{id, request->name(), request->reason()}; });
+  return Ask(context, response, [&](CallId id) {
+    return geopipe::CancelJob{id, request->name(), request->reason(), request->checkpoint()};
+  });
 }
 
 Unary* ControlServiceAdapter::PauseJob(Context* context, const v1::PauseJobRequest* request,

@@ -4,6 +4,7 @@
 #include <sqlite3.h>
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -13,7 +14,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kSchemaVersion = 4;
+constexpr int64_t kSchemaVersion = 5;
 constexpr int64_t kOldestSchemaVersion = 2;
 constexpr int64_t kApplicationId = 0x67656f70;  // "geop"; what file(1) and we know our databases by
 constexpr uint64_t kIncarnationsApart = uint64_t{1} << 32;
@@ -50,6 +51,14 @@ constexpr const char* kAddProgress = R"sql(
 constexpr const char* kAddDrainedSites = R"sql(
   CREATE TABLE drained_sites (site TEXT PRIMARY KEY) STRICT, WITHOUT ROWID;
   UPDATE schema_version SET version = 4;
+)sql";
+
+// What schema 5 adds.
+constexpr const char* kAddTimelines = R"sql(
+  CREATE TABLE timelines (
+    job TEXT NOT NULL REFERENCES jobs(name) ON DELETE CASCADE, iteration INTEGER NOT NULL, timeline BLOB NOT NULL,
+    PRIMARY KEY (job, iteration)) STRICT, WITHOUT ROWID;
+  UPDATE schema_version SET version = 5;
 )sql";
 
 struct Closer {
@@ -139,13 +148,14 @@ class SqliteJobStore final : public JobStore {
 
   absl::StatusOr<StoredState> Load() override;
   absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override;
-  absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget) override;
+  absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below) override;
   absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                              const v1::JobDetail* outcome, const v1::JobRecord* record,
                              const JobProgress* progress) override;
   absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) override;
   absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) override;
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
+  absl::StatusOr<std::vector<v1::IterationTimeline>> LoadTimelines(std::string_view job) override;
   absl::Status SetDrained(std::string_view site, bool drained) override;
 
  private:
@@ -159,6 +169,7 @@ class SqliteJobStore final : public JobStore {
   absl::Status CheckOurs();
   absl::Status CheckSchema();
   absl::Status LoadTransitions(v1::JobDetail& detail);
+  absl::Status KeepIterations(std::string_view job, int64_t below);
   absl::Status WriteProgress(const JobProgress& progress);
   absl::Status LoadProgress(StoredJob& job);
   absl::Status LoadLinks(StoredState& state);
@@ -192,6 +203,12 @@ class SqliteJobStore final : public JobStore {
   Statement select_iterations_;
   Statement select_partial_;
   Statement select_next_iteration_;
+  Statement insert_timeline_;
+  Statement delete_timelines_;
+  Statement select_timelines_;
+  Statement delete_transitions_;
+  Statement delete_iterations_from_;
+  Statement delete_cut_off_;
   Statement select_links_;
   Statement set_link_;
   Statement select_drained_;
@@ -232,8 +249,10 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   GP_ASSIGN_OR_RETURN(select_transitions_,
                       Compile("SELECT state, unix_time_ns, cause FROM transitions WHERE job = ? ORDER BY seq"));
   GP_ASSIGN_OR_RETURN(delete_job_, Compile("DELETE FROM jobs WHERE name = ?"));
-  GP_ASSIGN_OR_RETURN(insert_job_, Compile("INSERT INTO jobs VALUES (?, (SELECT IFNULL(MAX(submitted), 0) + 1 FROM "
-                                           "jobs), ?, ?, ?, ?, x'')"));
+  GP_ASSIGN_OR_RETURN(insert_job_, Compile("INSERT INTO jobs VALUES (?1, (SELECT IFNULL(MAX(submitted), 0) + 1 FROM "
+                                           "jobs), ?2, ?3, ?4, ?5, x'') ON CONFLICT (name) DO UPDATE SET "
+                                           "submitted = excluded.submitted, state = ?2, manifest = ?3, run = ?4, "
+                                           "outcome = ?5, record = x''"));
   GP_ASSIGN_OR_RETURN(insert_transition_, Compile("INSERT INTO transitions VALUES (?, ?, ?, ?, ?)"));
   GP_ASSIGN_OR_RETURN(update_state_, Compile("UPDATE jobs SET state = ? WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(update_outcome_, Compile("UPDATE jobs SET outcome = ? WHERE name = ?"));
@@ -247,6 +266,14 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   GP_ASSIGN_OR_RETURN(select_partial_, Compile("SELECT report FROM partial_reports WHERE job = ? ORDER BY iteration"));
   GP_ASSIGN_OR_RETURN(select_next_iteration_, Compile("SELECT IFNULL(MAX(iteration), -1) + 1 FROM iterations "
                                                       "WHERE job = ?"));
+  GP_ASSIGN_OR_RETURN(insert_timeline_, Compile("INSERT OR REPLACE INTO timelines VALUES (?, ?, ?)"));
+  GP_ASSIGN_OR_RETURN(delete_timelines_, Compile("DELETE FROM timelines WHERE job = ?"));
+  GP_ASSIGN_OR_RETURN(select_timelines_, Compile("SELECT timeline FROM timelines WHERE job = ? ORDER BY iteration"));
+  GP_ASSIGN_OR_RETURN(delete_transitions_, Compile("DELETE FROM transitions WHERE job = ?"));
+  GP_ASSIGN_OR_RETURN(delete_iterations_from_, Compile("DELETE FROM iterations WHERE job = ? AND iteration >= ?"));
+  GP_ASSIGN_OR_RETURN(delete_cut_off_,
+                      Compile("DELETE FROM iterations WHERE job = ? AND (SELECT MAX(iteration) FROM iterations WHERE "
+                              "job = ?) < ?"));
   GP_ASSIGN_OR_RETURN(select_links_,
                       Compile("SELECT from_site, to_site, from_traffic, unix_time_ns, value FROM links"));
   GP_ASSIGN_OR_RETURN(set_link_, Compile("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?)"));
@@ -288,8 +315,9 @@ absl::Status SqliteJobStore::CheckSchema() {
   const bool exists = tables.Integer(0) > 0;
   tables.Reset();
   if (!exists) {
-    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} COMMIT;", kCreateJobs, kAddProgress, kAddDrainedSites),
-                   "created");
+    return Execute(
+        fmt::format("BEGIN IMMEDIATE; {} {} {} {} COMMIT;", kCreateJobs, kAddProgress, kAddDrainedSites, kAddTimelines),
+        "created");
   }
   GP_ASSIGN_OR_RETURN(Statement version, Compile("SELECT version FROM schema_version"));
   if (version.Step() != SQLITE_ROW) {
@@ -298,7 +326,8 @@ absl::Status SqliteJobStore::CheckSchema() {
   const int64_t found = version.Integer(0);
   version.Reset();
   if (found >= kOldestSchemaVersion && found < kSchemaVersion) {
-    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} COMMIT;", found < 3 ? kAddProgress : "", kAddDrainedSites),
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} COMMIT;", found < 3 ? kAddProgress : "",
+                               found < 4 ? kAddDrainedSites : "", kAddTimelines),
                    "converted");
   }
   if (found != kSchemaVersion) {
@@ -457,7 +486,23 @@ absl::Status SqliteJobStore::WriteTransition(std::string_view job, int64_t seque
   return Run(insert_transition_);
 }
 
-absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, std::string_view forget) {
+absl::StatusOr<std::vector<v1::IterationTimeline>> SqliteJobStore::LoadTimelines(std::string_view job) {
+  std::vector<v1::IterationTimeline> timelines;
+  select_timelines_.BindText(job);
+  GP_RETURN_IF_ERROR(ForEachRow(select_timelines_, fmt::format("job {}", job),
+                                [&] { return timelines.emplace_back().ParseFromString(select_timelines_.Bytes(0)); }));
+  return timelines;
+}
+
+// Beside the job's own row, which has to stay while its iterations do.
+absl::Status SqliteJobStore::KeepIterations(std::string_view job, int64_t below) {
+  GP_RETURN_IF_ERROR(Run(delete_transitions_.BindText(job)));
+  GP_RETURN_IF_ERROR(Run(delete_iterations_from_.BindText(job).Bind(below)));
+  GP_RETURN_IF_ERROR(Run(delete_partial_.BindText(job).Bind(std::numeric_limits<int64_t>::max())));
+  return Run(delete_timelines_.BindText(job));
+}
+
+absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below) {
   v1::JobDetail outcome = detail;
   outcome.clear_manifest();
   outcome.clear_run();
@@ -465,9 +510,9 @@ absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, std::string_
   const std::string run = detail.run().SerializeAsString();
   const std::string outcome_bytes = outcome.SerializeAsString();
   return Transact([&]() -> absl::Status {
-    for (const std::string_view old : {std::string_view(detail.summary().name()), forget}) {
-      GP_RETURN_IF_ERROR(Run(delete_job_.BindText(old)));
-    }
+    const std::string& name = detail.summary().name();
+    GP_RETURN_IF_ERROR(Run(delete_job_.BindText(forget)));
+    GP_RETURN_IF_ERROR(keep_below > 0 ? KeepIterations(name, keep_below) : Run(delete_job_.BindText(name)));
     insert_job_.BindText(detail.summary().name())
         .Bind(detail.summary().state())
         .BindText(detail.manifest())
@@ -512,6 +557,11 @@ absl::Status SqliteJobStore::SetRecord(std::string_view job, const v1::JobRecord
 }
 
 absl::Status SqliteJobStore::WriteProgress(const JobProgress& progress) {
+  if (progress.begins_at.has_value()) {
+    GP_RETURN_IF_ERROR(Run(delete_iterations_from_.BindText(progress.job).Bind(*progress.begins_at)));
+    GP_RETURN_IF_ERROR(
+        Run(delete_cut_off_.BindText(progress.job).BindText(progress.job).Bind(*progress.begins_at - 1)));
+  }
   for (const v1::IterationSummary& summary : progress.finished) {
     const std::string bytes = summary.SerializeAsString();
     GP_RETURN_IF_ERROR(Run(insert_iteration_.BindText(progress.job).Bind(summary.iteration()).BindBlob(bytes)));
@@ -520,6 +570,13 @@ absl::Status SqliteJobStore::WriteProgress(const JobProgress& progress) {
     const int64_t last = progress.finished.back().iteration();
     GP_RETURN_IF_ERROR(Run(delete_partial_.BindText(progress.job).Bind(last)));
     GP_RETURN_IF_ERROR(Run(delete_old_iterations_.BindText(progress.job).Bind(last - iterations_kept_)));
+  }
+  if (progress.timelines.has_value()) {
+    GP_RETURN_IF_ERROR(Run(delete_timelines_.BindText(progress.job)));
+    for (const v1::IterationTimeline& timeline : *progress.timelines) {
+      const std::string bytes = timeline.SerializeAsString();
+      GP_RETURN_IF_ERROR(Run(insert_timeline_.BindText(progress.job).Bind(timeline.iteration()).BindBlob(bytes)));
+    }
   }
   for (const v1::IterationReport& report : progress.partial) {
     const std::string bytes = report.SerializeAsString();

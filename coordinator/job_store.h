@@ -1,12 +1,13 @@
 // The durable state of jobs: one SQLite database (WAL, synchronous=FULL), held by one coordinator at a time. When a
 // writing call returns OK its data is on disk; when the machine dies within a call the store has all of it or nothing.
 //
-// Schema 4: schema_version(version); coordinator(incarnation); jobs(name, submitted, state, manifest, run, outcome,
+// Schema 5: schema_version(version); coordinator(incarnation); jobs(name, submitted, state, manifest, run, outcome,
 // record) with the job as text and the messages RunOptions, JobDetail (without manifest, run and transitions) and
 // JobRecord as blobs; transitions(job, seq, state, unix_time_ns, cause); iterations(job, iteration, summary) and
-// partial_reports(job, iteration, rank, report) with IterationSummary and IterationReport as blobs; links(from_site,
-// to_site, from_traffic, unix_time_ns, value) with LinkMeasurement; drained_sites(site). A store of schema 2 or 3
-// becomes one of schema 4 when it is opened.
+// partial_reports(job, iteration, rank, report) with IterationSummary and IterationReport as blobs; timelines(job,
+// iteration, timeline) with IterationTimeline, the latest few of each job; links(from_site, to_site, from_traffic,
+// unix_time_ns, value) with LinkMeasurement; drained_sites(site). A store of schema 2 to 4 becomes one of schema 5 when
+// it is opened.
 #pragma once
 
 #include <absl/status/status.h>
@@ -46,9 +47,9 @@ class JobStore {
   // leaves numbers for what the earlier one named.
   virtual absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) = 0;
 
-  // Inserts a new job with its first transition; replaces a job of the same name and removes the job `forget` (empty:
-  // none).
-  virtual absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget) = 0;
+  // A new job with its first transition; replaces a job of the same name, whose iterations below `keep_below` become
+  // its own, and removes the job `forget` (empty: none).
+  virtual absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below = 0) = 0;
 
   // Adds the job's transition number `sequence` (from 0) and sets its state. `outcome` and `record` (nullptr:
   // unchanged) replace the job's outcome and the record that its coordinator needs; `progress` as AddProgress (nullptr:
@@ -64,6 +65,9 @@ class JobStore {
   virtual absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) = 0;
   // The job's latest iterations, ascending, without a gap.
   virtual absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) = 0;
+
+  // The job's timelines as they were added last, ascending.
+  virtual absl::StatusOr<std::vector<v1::IterationTimeline>> LoadTimelines(std::string_view job) = 0;
 
   virtual absl::Status SetDrained(std::string_view site, bool drained) = 0;
 };

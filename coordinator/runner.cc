@@ -61,7 +61,7 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
         [&](auto& each) -> absl::Status {
           using Kind = std::decay_t<decltype(each)>;
           if constexpr (std::is_same_v<Kind, PersistNewJob>) {
-            return parts_.store.InsertJob(each.detail, each.forget);
+            return parts_.store.InsertJob(each.detail, each.forget, each.keep_below);
           } else if constexpr (std::is_same_v<Kind, PersistTransition>) {
             return parts_.store.AddTransition(each.job, each.sequence, each.transition,
                                               each.outcome.has_value() ? &*each.outcome : nullptr,
@@ -75,6 +75,8 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
             return parts_.store.AddProgress(each.progress, each.links);
           } else if constexpr (std::is_same_v<Kind, LoadIterations>) {
             answers->push_back(IterationsLoaded{each.job, parts_.store.LoadIterations(each.job)});
+          } else if constexpr (std::is_same_v<Kind, LoadTimelines>) {
+            answers->push_back(TimelinesLoaded{each.job, each.call, parts_.store.LoadTimelines(each.job)});
           } else if constexpr (std::is_same_v<Kind, SendToAgent>) {
             parts_.agents.Send(each.session, std::move(each.message));
           } else if constexpr (std::is_same_v<Kind, CloseSession>) {

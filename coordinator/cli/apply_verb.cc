@@ -39,8 +39,11 @@ absl::StatusOr<int> RunApply(std::span<const std::string> arguments) {
   CommonFlags common;
   RunFlags run;
   std::string job_path;
+  bool replace = false;
   FlagSet flags("geopipectl apply", "Submits a job to the coordinator; it is durable when this returns.");
   flags.AddPath("file,f", &job_path, "JOB.yaml", "Job file ('geopipectl explain job').");
+  flags.Add("replace", &replace,
+            "Drop a finished job of this name and its history; without it such a job is kept and this one refused.");
   run.Register(flags);
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json", "yaml"});
@@ -50,14 +53,17 @@ absl::StatusOr<int> RunApply(std::span<const std::string> arguments) {
   if (job_path.empty()) {
     return absl::InvalidArgumentError("no job file: name one with -f JOB.yaml");
   }
-  GP_ASSIGN_OR_RETURN(const v1::ApplyJobRequest request, ReadRequest(job_path, run));
+  GP_ASSIGN_OR_RETURN(v1::ApplyJobRequest request, ReadRequest(job_path, run));
+  request.set_replace(replace);
   ControlClient client(common.server, common.timeout_ns);
   GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse before, client.ListJobs());
   GP_ASSIGN_OR_RETURN(const v1::JobSummary job, client.ApplyJob(request));
   for (const v1::JobSummary& old : before.jobs()) {
     if (old.name() == job.name()) {
-      PrintErr("note: this takes the place of the job {} that was {}, and of its history\n", old.name(),
-               JobStateName(old.state()));
+      PrintErr("note: this takes the place of the job {} that was {}, {}\n", old.name(), JobStateName(old.state()),
+               job.iterations_done() > 0
+                   ? fmt::format("and goes on from it: its iterations up to {} are kept", job.iterations_done())
+                   : "and of its history");
     }
   }
   if (common.output != OutputFormat::kTable) {

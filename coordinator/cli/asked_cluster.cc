@@ -10,6 +10,7 @@
 #include "coordinator/spec/topology_writer.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/output.h"
 
 namespace geopipe {
 namespace {
@@ -67,7 +68,7 @@ std::string TopologyText(const ReportedCluster& reported, std::string_view serve
 absl::StatusOr<ClusterSpec> ClusterOfSites(ControlClient& client, DeviceFigures figures) {
   GP_ASSIGN_OR_RETURN(ReportedCluster reported, AskForCluster(client));
   if (!reported.left_out.empty()) {
-    fmt::print(stderr, "note: planned without {}\n", LeftOutText(reported.left_out));
+    PrintErr("note: planned without {}\n", LeftOutText(reported.left_out));
   }
   const SiteSpec* unspecified = figures == DeviceFigures::kNeeded ? Unspecified(reported.cluster) : nullptr;
   if (unspecified != nullptr) {

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <array>
 #include <chrono>
 #include <utility>
@@ -11,6 +12,8 @@
 #include "geopipe/v1/control_service.grpc.pb.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/backoff.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/grpc/channel.h"
 #include "runtime/base/grpc/grpc_status.h"
 #include "runtime/manifest/coordinator_config.h"
@@ -20,6 +23,9 @@ namespace {
 
 // One watch stream lives at most this long; a longer watch goes on with the next.
 constexpr std::chrono::hours kWatchDeadline{1};
+
+// A network that breaks says nothing: whoever watches asks so often whether the server is still there.
+constexpr int64_t kKeepaliveNs = 20'000'000'000;
 
 // Refuses addresses that gRPC would accept (with a scheme, or port 0 as if there were none) and then fail on in words
 // of its own.
@@ -84,7 +90,7 @@ struct ControlClient::Stub {
 };
 
 ControlClient::ControlClient(const std::string& server, int64_t timeout_ns)
-    : stub_(new Stub{server, timeout_ns, v1::ControlService::NewStub(MakeChannel(server))}) {}
+    : stub_(new Stub{server, timeout_ns, v1::ControlService::NewStub(MakeChannel(server, kKeepaliveNs))}) {}
 
 ControlClient::~ControlClient() = default;
 
@@ -116,29 +122,28 @@ absl::StatusOr<v1::GetTraceResponse> ControlClient::GetTrace(const std::string& 
   return stub_->Call(&v1::ControlService::Stub::GetTrace, request);
 }
 
-absl::StatusOr<v1::JobSummary> ControlClient::CancelJob(const std::string& name, const std::string& reason) {
+absl::StatusOr<v1::CancelJobResponse> ControlClient::CancelJob(const std::string& name, const std::string& reason,
+                                                               bool checkpoint) {
   GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::CancelJobRequest request;
   request.set_name(name);
   request.set_reason(reason);
-  GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::CancelJob, request));
-  return std::move(*response.mutable_job());
+  request.set_checkpoint(checkpoint);
+  return stub_->Call(&v1::ControlService::Stub::CancelJob, request);
 }
 
-absl::StatusOr<v1::JobSummary> ControlClient::PauseJob(const std::string& name) {
+absl::StatusOr<v1::PauseJobResponse> ControlClient::PauseJob(const std::string& name) {
   GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::PauseJobRequest request;
   request.set_name(name);
-  GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::PauseJob, request));
-  return std::move(*response.mutable_job());
+  return stub_->Call(&v1::ControlService::Stub::PauseJob, request);
 }
 
-absl::StatusOr<v1::JobSummary> ControlClient::ResumeJob(const std::string& name) {
+absl::StatusOr<v1::ResumeJobResponse> ControlClient::ResumeJob(const std::string& name) {
   GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::ResumeJobRequest request;
   request.set_name(name);
-  GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::ResumeJob, request));
-  return std::move(*response.mutable_job());
+  return stub_->Call(&v1::ControlService::Stub::ResumeJob, request);
 }
 
 absl::StatusOr<v1::CheckpointJobResponse> ControlClient::CheckpointJob(const std::string& name) {
@@ -154,10 +159,10 @@ absl::StatusOr<v1::DrainSiteResponse> ControlClient::DrainSite(const std::string
   return stub_->Call(&v1::ControlService::Stub::DrainSite, request);
 }
 
-absl::Status ControlClient::UncordonSite(const std::string& site) {
+absl::StatusOr<v1::UncordonSiteResponse> ControlClient::UncordonSite(const std::string& site) {
   v1::UncordonSiteRequest request;
   request.set_site(site);
-  return stub_->Call(&v1::ControlService::Stub::UncordonSite, request).status();
+  return stub_->Call(&v1::ControlService::Stub::UncordonSite, request);
 }
 
 absl::StatusOr<v1::ListSitesResponse> ControlClient::ListSites() {
@@ -171,12 +176,18 @@ absl::StatusOr<v1::ListLinksResponse> ControlClient::ListLinks() {
 void ControlClient::StopWatching() {
   const std::lock_guard lock(watch_mutex_);
   watch_stopped_ = true;
+  watch_changed_.notify_all();
   if (watch_context_ != nullptr) {
     watch_context_->TryCancel();
   }
 }
 
-absl::Status ControlClient::WatchOnce(const std::string& name, int64_t& from_iteration, int64_t& transitions_seen,
+bool ControlClient::WaitToDial(int64_t delay_ns) {
+  std::unique_lock lock(watch_mutex_);
+  return !watch_changed_.wait_for(lock, std::chrono::nanoseconds(delay_ns), [this] { return watch_stopped_; });
+}
+
+absl::Status ControlClient::WatchOnce(const std::string& name, Told& told,
                                       const std::function<bool(const v1::WatchJobResponse&)>& on_event) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + kWatchDeadline);
@@ -189,19 +200,26 @@ absl::Status ControlClient::WatchOnce(const std::string& name, int64_t& from_ite
   }
   v1::WatchJobRequest request;
   request.set_name(name);
-  request.set_from_iteration(from_iteration);
+  request.set_from_iteration(told.from_iteration);
   const auto reader = stub_->grpc->WatchJob(&context, request);
   v1::WatchJobResponse event;
   bool wanted = true;
-  // A stream begins with all transitions so far: those that an earlier stream has shown are passed over.
+  // A stream begins with all transitions so far, and with what goes wrong at the moment: what an earlier stream has
+  // told is passed over.
   int64_t transitions_in_stream = 0;
   while (wanted && reader->Read(&event)) {
     if (event.has_iteration()) {
-      from_iteration = event.iteration().iteration() + 1;
-    } else if (++transitions_in_stream <= transitions_seen) {
-      continue;
+      told.from_iteration = event.iteration().iteration() + 1;
+    } else if (event.has_notice()) {
+      const bool again = event.notice().is_warning() && event.notice().text() == told.notice;
+      told.notice = event.notice().is_warning() ? event.notice().text() : told.notice;
+      if (again) {
+        continue;
+      }
+    } else if (event.has_transition() && ++transitions_in_stream <= told.transitions) {
+      event.Clear();  // not news, but an answer
     } else {
-      transitions_seen = transitions_in_stream;
+      told.transitions = transitions_in_stream;
     }
     wanted = on_event(event);
   }
@@ -221,12 +239,42 @@ absl::Status ControlClient::WatchOnce(const std::string& name, int64_t& from_ite
 }
 
 absl::Status ControlClient::WatchJob(const std::string& name, int64_t from_iteration,
-                                     const std::function<bool(const v1::WatchJobResponse&)>& on_event) {
-  int64_t transitions_seen = 0;
+                                     const std::function<bool(const v1::WatchJobResponse&)>& on_event,
+                                     const Redial* redial) {
+  constexpr int64_t kFirstDelayNs = 250'000'000;
+  constexpr int64_t kMaxDelayNs = 10'000'000'000;
+  const Clock& clock = Clock::Real();
+  SplitMix64 jitter(static_cast<uint64_t>(clock.UnixNowNs()));
+  Told told{.from_iteration = from_iteration};
+  int32_t failures = 0;
+  int64_t lost_ns = 0;
+  const auto heard = [&](const v1::WatchJobResponse& event) {
+    if (std::exchange(failures, 0) > 0 && redial->on_back) {
+      redial->on_back();
+    }
+    return event.event_case() == v1::WatchJobResponse::EVENT_NOT_SET || on_event(event);
+  };
   while (true) {
-    absl::Status status = WatchOnce(name, from_iteration, transitions_seen, on_event);
-    if (!absl::IsDeadlineExceeded(status)) {
+    absl::Status status = WatchOnce(name, told, heard);
+    if (absl::IsDeadlineExceeded(status)) {
+      continue;
+    }
+    if (redial == nullptr || !absl::IsUnavailable(status)) {
       return status;
+    }
+    if (++failures == 1) {
+      lost_ns = clock.NowNs();
+      if (redial->on_lost) {
+        redial->on_lost(status);
+      }
+    }
+    const int64_t left_ns =
+        redial->give_up_after_ns == 0 ? kMaxDelayNs : lost_ns + redial->give_up_after_ns - clock.NowNs();
+    if (left_ns <= 0) {
+      return status;
+    }
+    if (!WaitToDial(std::min(left_ns, BackoffNs(kFirstDelayNs, kMaxDelayNs, failures, jitter)))) {
+      return absl::CancelledError("the watch was stopped");
     }
   }
 }

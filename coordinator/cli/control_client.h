@@ -6,6 +6,7 @@
 #include <absl/status/statusor.h>
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -34,30 +35,49 @@ class ControlClient {
   absl::StatusOr<v1::ListJobsResponse> ListJobs();
   absl::StatusOr<v1::JobDetail> GetJob(const std::string& name);
   absl::StatusOr<v1::GetTraceResponse> GetTrace(const std::string& name);
-  absl::StatusOr<v1::JobSummary> CancelJob(const std::string& name, const std::string& reason);
-  absl::StatusOr<v1::JobSummary> PauseJob(const std::string& name);
-  absl::StatusOr<v1::JobSummary> ResumeJob(const std::string& name);
+  // `checkpoint`: it ends with one (CancelJobRequest).
+  absl::StatusOr<v1::CancelJobResponse> CancelJob(const std::string& name, const std::string& reason,
+                                                  bool checkpoint = false);
+  absl::StatusOr<v1::PauseJobResponse> PauseJob(const std::string& name);
+  absl::StatusOr<v1::ResumeJobResponse> ResumeJob(const std::string& name);
   absl::StatusOr<v1::CheckpointJobResponse> CheckpointJob(const std::string& name);
   absl::StatusOr<v1::DrainSiteResponse> DrainSite(const std::string& site);
-  absl::Status UncordonSite(const std::string& site);
+  absl::StatusOr<v1::UncordonSiteResponse> UncordonSite(const std::string& site);
   absl::StatusOr<v1::ListSitesResponse> ListSites();
   absl::StatusOr<v1::ListLinksResponse> ListLinks();
 
-  // Calls `on_event` for every state change and every iteration from `from_iteration` on, until the job is in a final
-  // state (OK), `on_event` returns false (Cancelled), StopWatching is called (Cancelled) or the server is lost.
+  // A server that is lost is dialled again, later and later, and the watch goes on with what it has not told yet.
+  struct Redial {
+    int64_t give_up_after_ns = 0;                        // without an answer; 0: never
+    std::function<void(const absl::Status&)> on_lost{};  // once each time
+    std::function<void()> on_back{};
+  };
+  // Calls `on_event` for every state change, every iteration from `from_iteration` on and every notice, until the job
+  // is in a final state (OK), `on_event` returns false (Cancelled), StopWatching is called (Cancelled) or the server is
+  // lost, where it is not dialled again.
   absl::Status WatchJob(const std::string& name, int64_t from_iteration,
-                        const std::function<bool(const v1::WatchJobResponse&)>& on_event);
+                        const std::function<bool(const v1::WatchJobResponse&)>& on_event,
+                        const Redial* redial = nullptr);
   // Any thread: ends a WatchJob under way.
   void StopWatching();
 
  private:
   struct Stub;  // keeps gRPC out of what includes this
 
-  absl::Status WatchOnce(const std::string& name, int64_t& from_iteration, int64_t& transitions_seen,
+  // What a watch has told, over all its streams.
+  struct Told {
+    int64_t from_iteration = 0;  // not yet
+    int64_t transitions = 0;
+    std::string notice = {};  // the latest warning
+  };
+  absl::Status WatchOnce(const std::string& name, Told& told,
                          const std::function<bool(const v1::WatchJobResponse&)>& on_event);
+  // False: the watch was stopped meanwhile.
+  bool WaitToDial(int64_t delay_ns);
 
   std::unique_ptr<Stub> stub_;
   std::mutex watch_mutex_;
+  std::condition_variable watch_changed_;
   grpc::ClientContext* watch_context_ = nullptr;  // guarded by watch_mutex_
   bool watch_stopped_ = false;                    // guarded by watch_mutex_
 };

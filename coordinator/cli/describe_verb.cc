@@ -66,6 +66,7 @@ absl::StatusOr<Json> ToJson(const v1::JobDetail& detail) {
   json["epoch"] = detail.summary().epoch();
   json["iterations_done"] = detail.summary().iterations_done();
   json["iterations_total"] = detail.summary().iterations_total();
+  json["trouble"] = detail.summary().trouble().empty() ? Json(nullptr) : Json(detail.summary().trouble());
   GP_ASSIGN_OR_RETURN(const std::vector<Baseline> baselines, BaselinesOf(detail));
   json["baselines"] = BaselinesToJson(baselines);
   json["search"] = detail.search_summary();
@@ -131,6 +132,9 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
   std::string text = fmt::format("job           {}\nstate         {}: {}\niteration     {}/{}\n", summary.name(),
                                  JobStateName(summary.state()), summary.cause(), summary.iterations_done(),
                                  summary.iterations_total());
+  if (!summary.trouble().empty()) {
+    text += fmt::format("warning       {}\n", summary.trouble());
+  }
   if (summary.has_last_loss()) {
     text += fmt::format("loss          {:.4f}\n", summary.last_loss());
   }

@@ -27,6 +27,7 @@ namespace {
 struct Listing {
   Table table;
   Json json = Json::array();
+  std::string below = "";  // the table
 };
 
 std::string LossText(const v1::JobSummary& job) {
@@ -44,7 +45,7 @@ absl::StatusOr<Listing> ListJobs(ControlClient& client, std::string_view name, b
   if (wide) {
     headings.insert(headings.end(), {"EPOCH", "CAUSE"});
   }
-  Listing listing{Table(headings)};
+  Listing listing{.table = Table(headings)};
   for (const v1::JobSummary& job : response.jobs()) {
     if (!name.empty() && job.name() != name) {
       continue;
@@ -63,7 +64,11 @@ absl::StatusOr<Listing> ListJobs(ControlClient& client, std::string_view name, b
               {"iterations_done", job.iterations_done()},
               {"iterations_total", job.iterations_total()},
               {"created_unix_time_ns", job.created_unix_time_ns()},
-              {"last_loss", nullptr}};
+              {"last_loss", nullptr},
+              {"trouble", job.trouble().empty() ? Json(nullptr) : Json(job.trouble())}};
+    if (!job.trouble().empty()) {
+      listing.below += fmt::format("warning: job {}: {}\n", job.name(), job.trouble());
+    }
     if (job.has_last_loss()) {
       item["last_loss"] = job.last_loss();
     }
@@ -80,7 +85,7 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, std::string_view name, 
                 sites.end());
   }
   GP_ASSIGN_OR_RETURN(const v1::ListLinksResponse links, client.ListLinks());
-  return Listing{SiteTableOf(response, links, wide), SitesToJson(response, links)};
+  return Listing{.table = SiteTableOf(response, links, wide), .json = SitesToJson(response, links)};
 }
 
 absl::StatusOr<Listing> ListLinks(ControlClient& client, std::string_view site, bool wide) {
@@ -92,12 +97,12 @@ absl::StatusOr<Listing> ListLinks(ControlClient& client, std::string_view site, 
                        [&](const v1::LinkStatus& link) { return link.from_site() != site && link.to_site() != site; }),
         links.end());
   }
-  return Listing{LinkTableOf(response, wide), LinksToJson(response)};
+  return Listing{.table = LinkTableOf(response, wide), .json = LinksToJson(response)};
 }
 
 absl::StatusOr<Listing> ListPlans(ControlClient& client, std::string_view name) {
   GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs());
-  Listing listing{Table({"JOB", "EPOCH", "SCHEDULE", "ΔN", "B", "S", "M", "STAGES", "PREDICTED"})};
+  Listing listing{.table = Table({"JOB", "EPOCH", "SCHEDULE", "ΔN", "B", "S", "M", "STAGES", "PREDICTED"})};
   for (const v1::JobSummary& job : response.jobs()) {
     if (!name.empty() && job.name() != name) {
       continue;
@@ -144,7 +149,7 @@ absl::StatusOr<int> PrintTopology(ControlClient& client, const std::string& what
         fmt::format("-o topology writes sites and their links; use it with 'get sites', not with 'get {}'", what));
   }
   GP_ASSIGN_OR_RETURN(const ReportedCluster reported, AskForCluster(client, name));
-  fmt::print("{}", TopologyText(reported, server));
+  PrintOut("{}", TopologyText(reported, server));
   return kExitOk;
 }
 
@@ -181,7 +186,7 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   } else if (listing.table.rows() == 0) {
     PrintOut("no {}\n", what);
   } else {
-    PrintOut("{}", listing.table.Render(TextColumns()));
+    PrintOut("{}{}", listing.table.Render(TextColumns()), listing.below);
   }
   return kExitOk;
 }

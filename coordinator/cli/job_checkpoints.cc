@@ -16,6 +16,8 @@
 #include "proto/wire/control_wire.h"
 #include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
+#include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {
@@ -41,6 +43,13 @@ std::string TimeText(int64_t unix_time_ns) {
   return fmt::format("{:%Y-%m-%d %H:%M:%S}", fmt::gmtime(static_cast<std::time_t>(unix_time_ns / 1'000'000'000)));
 }
 
+std::string NewestCheckpointFolder(const v1::JobDetail& detail) {
+  const absl::StatusOr<JobSpec> job = ParseManifest(detail.manifest());
+  return detail.checkpoints_size() == 0 || !job.ok()
+             ? ""
+             : CheckpointFolder(job->checkpoint.path, detail.checkpoints().rbegin()->identity().iteration());
+}
+
 std::string CheckpointText(const v1::JobDetail& detail, int32_t columns) {
   std::string text;
   if (detail.checkpoints_size() > 0) {
@@ -51,7 +60,7 @@ std::string CheckpointText(const v1::JobDetail& detail, int32_t columns) {
                     std::to_string(checkpoint.identity().epoch()),
                     checkpoint.replicated_unix_time_ns() > 0 ? TimeText(checkpoint.replicated_unix_time_ns()) : "-"});
     }
-    text = table.Render(columns);
+    text = fmt::format("{}newest: {}\n", table.Render(columns), NewestCheckpointFolder(detail));
   }
   if (!detail.checkpoint_trouble().empty()) {
     text += fmt::format("{}\n", detail.checkpoint_trouble());
@@ -61,10 +70,13 @@ std::string CheckpointText(const v1::JobDetail& detail, int32_t columns) {
 
 Json CheckpointsToJson(const v1::JobDetail& detail) {
   Json checkpoints = Json::array();
+  const absl::StatusOr<JobSpec> job = ParseManifest(detail.manifest());
   for (const v1::CheckpointSummary& checkpoint : detail.checkpoints()) {
     checkpoints.push_back(
         {{"iteration", checkpoint.identity().iteration()},
          {"epoch", checkpoint.identity().epoch()},
+         {"path",
+          job.ok() ? Json(CheckpointFolder(job->checkpoint.path, checkpoint.identity().iteration())) : Json(nullptr)},
          {"bytes", checkpoint.bytes()},
          {"unix_time_ns", checkpoint.unix_time_ns()},
          {"duration_ns", checkpoint.duration_ns()},

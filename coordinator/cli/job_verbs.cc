@@ -1,30 +1,84 @@
 // geopipectl cancel, pause and resume: verbs that take names of jobs.
 #include <fmt/format.h>
 
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 #include "runtime/base/output.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe {
 namespace {
 
+struct JobAnswer {
+  v1::JobSummary job;
+  bool already = false;
+};
+
 struct JobVerb {
   const char* name;
   const char* summary;
-  bool has_reason = false;
-  absl::StatusOr<v1::JobSummary> (*call)(ControlClient& client, const std::string& job, const std::string& reason);
+  bool ends = false;  // takes --reason and --checkpoint
+  absl::StatusOr<JobAnswer> (*call)(ControlClient& client, const std::string& job, const std::string& reason,
+                                    bool checkpoint);
 };
 
+template <class Response>
+absl::StatusOr<JobAnswer> AnswerOf(absl::StatusOr<Response> response) {
+  GP_RETURN_IF_ERROR(response.status());
+  return JobAnswer{.job = std::move(*response->mutable_job()), .already = response->already()};
+}
+
+bool IsOver(v1::JobState state) {
+  return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
+}
+
+// Until the job that is to end with a checkpoint has ended. Aborted: it stays, and why.
+absl::StatusOr<JobAnswer> AwaitEnd(const CommonFlags& common, const std::string& name) {
+  ControlClient client(common.server, common.timeout_ns);
+  std::string stays;
+  const absl::Status watched =
+      client.WatchJob(name, std::numeric_limits<int64_t>::max(), [&](const v1::WatchJobResponse& event) {
+        stays = event.has_notice() && event.notice().stays() ? event.notice().text() : "";
+        return stays.empty();
+      });
+  if (!stays.empty()) {
+    return WithExitCode(absl::AbortedError(fmt::format("job {}: {}", name, stays)), kExitFailed);
+  }
+  GP_RETURN_IF_ERROR(watched);
+  GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name));
+  return JobAnswer{.job = detail.summary()};
+}
+
+// What a job is that was asked to become what it is, or is about to become.
+std::string AlreadyWords(std::string_view verb, const v1::JobSummary& job) {
+  const bool paused = job.state() == v1::JOB_STATE_PAUSED;
+  const std::string_view words = verb == "cancel"  ? "cancelled"
+                                 : verb == "pause" ? (paused ? "paused" : "about to pause")
+                                 : paused          ? "about to go on"
+                                                   : "running";
+  return fmt::format("is already {}: {}", words, job.cause());
+}
+
+// All are asked, whatever comes of the others: every error but the last is told at once, and the last ends the verb.
 absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string> arguments) {
   CommonFlags common;
   std::vector<std::string> jobs;
   std::string reason = fmt::format("asked for by geopipectl {}", verb.name);
+  bool checkpoint = false;
   FlagSet flags(fmt::format("geopipectl {}", verb.name), verb.summary);
   flags.AddPositionals("JOB", &jobs, "Names of jobs ('geopipectl get jobs').");
-  if (verb.has_reason) {
+  if (verb.ends) {
     flags.Add("reason", &reason, "TEXT", "Shown as the cause in describe.");
+    flags.Add("checkpoint", &checkpoint,
+              "First write a checkpoint behind the iteration under way; waits until it is complete.");
   }
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json", "yaml"});
@@ -36,21 +90,34 @@ absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string>
   }
   ControlClient client(common.server, common.timeout_ns);
   nlohmann::ordered_json done = nlohmann::ordered_json::array();
-  absl::Status failed;  // the first; the other jobs are asked all the same
+  absl::Status failed;
   for (const std::string& job : jobs) {
-    const absl::StatusOr<v1::JobSummary> summary = verb.call(client, job, reason);
-    failed.Update(summary.status());
-    if (!summary.ok()) {
+    absl::StatusOr<JobAnswer> answer = verb.call(client, job, reason, checkpoint);
+    if (answer.ok() && checkpoint && !IsOver(answer->job.state())) {
+      answer = AwaitEnd(common, job);
+    }
+    if (!answer.ok()) {
+      if (!failed.ok()) {
+        PrintErr("error: {}\n", Printable(std::string(failed.message())));
+      }
+      failed = answer.status();
       continue;
     }
-    done.push_back({{"name", summary->name()}, {"state", JobStateName(summary->state())}, {"cause", summary->cause()}});
+    const v1::JobSummary& summary = answer->job;
+    done.push_back({{"name", summary.name()},
+                    {"state", JobStateName(summary.state())},
+                    {"cause", summary.cause()},
+                    {"already", answer->already}});
     if (common.output == OutputFormat::kTable) {
-      PrintOut("job {} {}: {}\n", summary->name(), JobStateName(summary->state()), summary->cause());
+      PrintOut("job {} {}\n", summary.name(),
+               answer->already ? AlreadyWords(verb.name, summary)
+                               : fmt::format("{}: {}", JobStateName(summary.state()), summary.cause()));
     }
   }
   if (common.output != OutputFormat::kTable && !done.empty()) {
     PrintDocument(jobs.size() == 1 ? done.front() : done, common.output);
   }
+  (void)FlushOutput();
   GP_RETURN_IF_ERROR(failed);
   return kExitOk;
 }
@@ -60,9 +127,9 @@ absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string>
 absl::StatusOr<int> RunCancel(std::span<const std::string> arguments) {
   return RunJobVerb({.name = "cancel",
                      .summary = "Stops jobs for good; their state becomes CANCELLED.",
-                     .has_reason = true,
-                     .call = [](ControlClient& client, const std::string& job,
-                                const std::string& reason) { return client.CancelJob(job, reason); }},
+                     .ends = true,
+                     .call = [](ControlClient& client, const std::string& job, const std::string& reason,
+                                bool checkpoint) { return AnswerOf(client.CancelJob(job, reason, checkpoint)); }},
                     arguments);
 }
 
@@ -70,16 +137,16 @@ absl::StatusOr<int> RunPause(std::span<const std::string> arguments) {
   return RunJobVerb({.name = "pause",
                      .summary = "Stops jobs after the current iteration. Their workers keep their state and their "
                                 "devices; 'geopipectl resume' lets them go on.",
-                     .call = [](ControlClient& client, const std::string& job,
-                                const std::string& /*reason*/) { return client.PauseJob(job); }},
+                     .call = [](ControlClient& client, const std::string& job, const std::string& /*reason*/,
+                                bool /*checkpoint*/) { return AnswerOf(client.PauseJob(job)); }},
                     arguments);
 }
 
 absl::StatusOr<int> RunResume(std::span<const std::string> arguments) {
   return RunJobVerb({.name = "resume",
                      .summary = "Lets paused jobs go on where they stopped.",
-                     .call = [](ControlClient& client, const std::string& job,
-                                const std::string& /*reason*/) { return client.ResumeJob(job); }},
+                     .call = [](ControlClient& client, const std::string& job, const std::string& /*reason*/,
+                                bool /*checkpoint*/) { return AnswerOf(client.ResumeJob(job)); }},
                     arguments);
 }
 

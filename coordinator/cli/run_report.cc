@@ -151,6 +151,14 @@ std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterati
                             HumanCount(static_cast<int64_t>(tokens_per_s)));
 }
 
+std::string NoticeLine(const v1::JobNotice& notice) {
+  return fmt::format("{:<10} {}",
+                     notice.is_waiting()   ? "waiting"
+                     : notice.is_warning() ? "warning"
+                                           : "note",
+                     notice.text());
+}
+
 absl::Status NotCompleted(const v1::JobSummary& summary) {
   const bool infeasible = summary.cause_code() == static_cast<int>(absl::StatusCode::kFailedPrecondition);
   return WithExitCode(

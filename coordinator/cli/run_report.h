@@ -36,6 +36,9 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report);
 std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterations_total,
                           int64_t tokens_per_iteration);
 
+// "warning    checkpoint of iteration 30: …"; what is waited for is "waiting", what is over "note".
+std::string NoticeLine(const v1::JobNotice& notice);
+
 // The error of a job that has ended, but not COMPLETED: its state and cause; its exit code is kExitInfeasible when no
 // plan fits.
 absl::Status NotCompleted(const v1::JobSummary& summary);

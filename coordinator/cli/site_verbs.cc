@@ -57,10 +57,12 @@ absl::StatusOr<int> RunDrain(std::span<const std::string> arguments) {
         {{"name", job.name()}, {"state", JobStateName(job.state())}, {"stays", job.stays()}, {"words", job.words()}});
   }
   if (parsed.common.output != OutputFormat::kTable) {
-    PrintDocument({{"site", parsed.site}, {"jobs", std::move(jobs)}}, parsed.common.output);
+    PrintDocument({{"site", parsed.site}, {"already", response.already()}, {"jobs", std::move(jobs)}},
+                  parsed.common.output);
     return kExitOk;
   }
-  PrintOut("site {} is drained{}\n", parsed.site, response.jobs_size() == 0 ? "; no job has devices there" : "");
+  PrintOut("site {} is {}drained{}\n", parsed.site, response.already() ? "already " : "",
+           response.jobs_size() == 0 ? "; no job has devices there" : "");
   for (const v1::JobAtSite& job : response.jobs()) {
     PrintOut("job {} {}: {}{}\n", job.name(), JobStateName(job.state()), job.stays() ? "stays: " : "", job.words());
   }
@@ -78,11 +80,11 @@ absl::StatusOr<int> RunUncordon(std::span<const std::string> arguments) {
     return *parsed.exit_code;
   }
   ControlClient client(parsed.common.server, parsed.common.timeout_ns);
-  GP_RETURN_IF_ERROR(client.UncordonSite(parsed.site));
+  GP_ASSIGN_OR_RETURN(const v1::UncordonSiteResponse response, client.UncordonSite(parsed.site));
   if (parsed.common.output != OutputFormat::kTable) {
-    PrintDocument({{"site", parsed.site}, {"drained", false}}, parsed.common.output);
+    PrintDocument({{"site", parsed.site}, {"drained", false}, {"already", response.already()}}, parsed.common.output);
   } else {
-    PrintOut("site {} is in use again\n", parsed.site);
+    PrintOut("site {} is {}\n", parsed.site, response.already() ? "already in use" : "in use again");
   }
   return kExitOk;
 }

@@ -24,6 +24,7 @@ inline constexpr int kExitInfeasible = 3;
 inline constexpr int kExitUnreachable = 4;
 inline constexpr int kExitDenied = 5;
 inline constexpr int kExitInterrupted = 130;
+inline constexpr int kExitTerminated = 143;  // by SIGTERM
 
 // The error with an exit code of its own.
 absl::Status WithExitCode(absl::Status status, int exit_code);

@@ -24,6 +24,9 @@ nlohmann::ordered_json ToJson(const v1::WatchJobResponse& event) {
             {"unix_time_ns", event.transition().unix_time_ns()},
             {"cause", event.transition().cause()}};
   }
+  if (event.has_notice()) {
+    return {{"notice", event.notice().text()}, {"warning", event.notice().is_warning()}};
+  }
   nlohmann::ordered_json json{{"iteration", event.iteration().iteration()}};
   if (event.iteration().has_loss()) {
     json["loss"] = event.iteration().loss();
@@ -82,13 +85,38 @@ class DeviationTeller {
   std::optional<Key> told_;
 };
 
+std::string LineOf(const v1::WatchJobResponse& event, const v1::JobDetail& detail, const JobSpec& job) {
+  if (event.has_transition()) {
+    return fmt::format("{:<10} {}", JobStateName(event.transition().state()), event.transition().cause());
+  }
+  if (event.has_notice()) {
+    return NoticeLine(event.notice());
+  }
+  return IterationLine(event.iteration(), detail.summary().iterations_total(), job.training.tokens_per_iteration);
+}
+
+// The job's end as the watch has told it, where the coordinator does not answer any more.
+v1::JobSummary EndOf(ControlClient& client, const std::string& name, const v1::JobTransition& last) {
+  if (const absl::StatusOr<v1::JobDetail> ended = client.GetJob(name); ended.ok()) {
+    return ended->summary();
+  }
+  v1::JobSummary summary;
+  summary.set_name(name);
+  summary.set_state(last.state());
+  summary.set_cause(last.cause());
+  return summary;
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunWatch(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string name;
   int64_t from_iteration = 0;
-  FlagSet flags("geopipectl watch", "Follows a job until it has ended; exits 0 when it has completed.");
+  FlagSet flags(
+      "geopipectl watch",
+      "Follows a job until it has ended; exits 0 when it has completed. A coordinator that does not answer any "
+      "more is dialled again, for as long as --timeout says if it is given, and else until Ctrl-C.");
   flags.AddPositional("JOB", &name, true, "Name of the job.");
   flags.Add("from", &from_iteration, "N", "First iteration to show.");
   common.AddServer(flags);
@@ -102,35 +130,35 @@ absl::StatusOr<int> RunWatch(std::span<const std::string> arguments) {
   ControlClient client(common.server, common.timeout_ns);
   GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name));
   GP_ASSIGN_OR_RETURN(const JobSpec job, OrFailed(ParseManifest(detail.manifest())));
-  v1::JobState last = v1::JOB_STATE_UNSPECIFIED;
+  v1::JobTransition last;
   ControlClient asking(common.server, common.timeout_ns);
   DeviationTeller deviation(asking, name, common.output == OutputFormat::kJson);
-  const absl::Status status = client.WatchJob(name, from_iteration, [&](const v1::WatchJobResponse& event) {
-    if (event.has_transition()) {
-      last = event.transition().state();
-    }
-    if (common.output == OutputFormat::kJson) {
-      PrintOut("{}\n", ToJson(event).dump());
-    } else if (event.has_transition()) {
-      PrintOut("{:<10} {}\n", JobStateName(last), event.transition().cause());
-    } else {
-      PrintOut("{}\n", IterationLine(event.iteration(), detail.summary().iterations_total(),
-                                     job.training.tokens_per_iteration));
-    }
-    if (event.has_iteration()) {
-      deviation.OnIteration(event.iteration().iteration());
-    }
-    return FlushOutput().ok();
-  });
+  const ControlClient::Redial redial{.give_up_after_ns = flags.given("timeout") ? common.timeout_ns : 0,
+                                     .on_lost =
+                                         [&](const absl::Status& why) {
+                                           PrintErr("{}; the watch goes on when it answers again\n",
+                                                    std::string(why.message()));
+                                         },
+                                     .on_back = [] { PrintErr("the coordinator answers again\n"); }};
+  const absl::Status status = client.WatchJob(
+      name, from_iteration,
+      [&](const v1::WatchJobResponse& event) {
+        if (event.has_transition()) {
+          last = event.transition();
+        }
+        PrintOut("{}\n", common.output == OutputFormat::kJson ? ToJson(event).dump() : LineOf(event, detail, job));
+        if (event.has_iteration()) {
+          deviation.OnIteration(event.iteration().iteration());
+        }
+        return FlushOutput().ok();
+      },
+      &redial);
   if (!FlushOutput().ok()) {
     return kExitFailed;  // nobody sees what goes on; main says why
   }
   GP_RETURN_IF_ERROR(status);
-  if (last == v1::JOB_STATE_COMPLETED) {
-    return kExitOk;
-  }
-  GP_ASSIGN_OR_RETURN(const v1::JobDetail ended, client.GetJob(name));
-  return NotCompleted(ended.summary());
+  return last.state() == v1::JOB_STATE_COMPLETED ? absl::StatusOr<int>(kExitOk)
+                                                 : NotCompleted(EndOf(client, name, last));
 }
 
 }  // namespace geopipe

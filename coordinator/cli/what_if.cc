@@ -12,6 +12,7 @@
 #include "coordinator/cli/render/what_if_output.h"
 #include "coordinator/spec/plan_change.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/output.h"
 
 namespace geopipe {
 namespace {
@@ -115,9 +116,9 @@ absl::StatusOr<int> RunWhatIf(const WhatIfFlags& flags, PlanRequest request, Clo
     for (const PlanChange& change : made) {
       figures.push_back({change.key, change.from, change.to});
     }
-    fmt::print("{}", WhatIfText(figures, before, after));
+    PrintOut("{}", WhatIfText(figures, before, after));
   }
-  std::fflush(stdout);
+  (void)FlushOutput();
   return error.ok() ? absl::StatusOr<int>(kExitOk) : error;
 }
 

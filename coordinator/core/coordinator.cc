@@ -76,6 +76,7 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
   }
   job.stored_next = job.iterations().next();
   next_incarnation_ = std::max(next_incarnation_, job.run->last_incarnation());
+  job.saving_fails = !job.detail.checkpoint_trouble().empty();
   std::ranges::fill(job.iterations_before, job.iterations().oldest());
   Log(LogLevel::kInfo, job.name(),
       fmt::format("{}, as before the coordinator restarted; waiting for {}", JobStateName(job.state()),
@@ -133,16 +134,43 @@ void Coordinator::Forgive(Now now) {
   }
 }
 
-JobProgress Coordinator::TakeProgress(Job& job) {
+// A few megabytes of large jobs: not with every iteration.
+std::optional<std::vector<v1::IterationTimeline>> Coordinator::TakeTimelines(Now now, Job& job) const {
+  constexpr int64_t kEveryNs = 10'000'000'000;
+  constexpr size_t kStored = 2;
+  const std::deque<v1::IterationTimeline>& timelines = job.iterations().timelines();
+  const int64_t latest = timelines.empty() ? -1 : timelines.back().iteration();
+  const bool is_due = now.ns >= job.timelines_at_ns || IsFinal(job.state());
+  if (!job.timelines_void && (latest < 0 || latest == job.timelines_stored || !is_due)) {
+    return std::nullopt;
+  }
+  job.timelines_void = false;
+  job.timelines_stored = latest;
+  job.timelines_at_ns = now.ns + kEveryNs;
+  return std::vector(timelines.end() - static_cast<std::ptrdiff_t>(std::min(kStored, timelines.size())),
+                     timelines.end());
+}
+
+JobProgress Coordinator::TakeProgress(Now now, Job& job) {
   JobProgress progress{.job = job.name(), .finished = {}, .partial = {}};
+  progress.timelines = TakeTimelines(now, job);
   for (JobProgress& earlier : not_stored_) {  // comes first
     if (earlier.job == job.name()) {
+      progress.begins_at = earlier.begins_at.has_value() ? earlier.begins_at : progress.begins_at;
       std::ranges::move(earlier.finished, std::back_inserter(progress.finished));
       std::ranges::move(earlier.partial, std::back_inserter(progress.partial));
+      if (!progress.timelines.has_value()) {
+        progress.timelines = std::move(earlier.timelines);
+      }
     }
   }
   std::erase_if(not_stored_, [&](const JobProgress& earlier) { return earlier.job == job.name(); });
   IterationLog& log = job.run->iterations();
+  if (log.next() < job.stored_next || log.oldest() > job.stored_next) {  // it resumes from another checkpoint
+    progress.begins_at = log.oldest() > job.stored_next ? log.oldest() : log.next();
+    progress.finished.clear();
+    job.stored_next = *progress.begins_at;
+  }
   for (int64_t i = std::max(job.stored_next, log.oldest()); i < log.next(); ++i) {
     progress.finished.push_back(log.Get(i));
   }
@@ -155,7 +183,7 @@ void Coordinator::Flush(Now now) {
   PersistProgress persist{.progress = std::exchange(not_stored_, {}), .links = {}};
   for (const std::string& name : std::exchange(dirty_jobs_, {})) {
     if (Job* job = FindJob(name); job != nullptr && job->run != nullptr) {
-      if (JobProgress progress = TakeProgress(*job); !progress.finished.empty() || !progress.partial.empty()) {
+      if (JobProgress progress = TakeProgress(now, *job); !progress.empty()) {
         persist.progress.push_back(std::move(progress));
       }
     }
@@ -216,11 +244,13 @@ void Coordinator::On(Now now, Tick& /*event*/) {
   NoteUnheard(now);
   for (Job* job : InOrder()) {
     LookAfter(now, *job);
+    Close(now, *job);
     if (job->run != nullptr) {
       job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
       React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run, Silent::kYes)));
     }
     StartLost(*job, now);
+    SayWait(now, *job);
     // A waiting job is scheduled again when its wait for links or its delay is over, and as long as some of its nodes
     // are not heard.
     schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING &&
@@ -290,6 +320,7 @@ void Coordinator::On(Now now, PlannerDone& event) {
     return;
   }
   SetPlanned(*job, *event.result);
+  job->timelines_void = true;
   for (const std::string& warning : event.result->warnings) {
     Log(LogLevel::kWarning, job->name(), warning);
   }

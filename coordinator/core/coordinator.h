@@ -70,7 +70,9 @@ class Coordinator {
     int64_t from_iteration = 0;  // asked for
     int64_t next_iteration = 0;
     int64_t credits = 0;
-    bool loading = false;  // its iterations are asked for
+    bool loading = false;     // its iterations are asked for
+    bool greeted = false;     // was told what goes wrong as it began
+    int64_t next_notice = 0;  // of all that the job had
   };
   // State that an ApplyJob has replaced, kept until the store has taken the new job.
   struct Undo {
@@ -104,6 +106,7 @@ class Coordinator {
   void On(Now now, PersistFailed& event);
   void On(Now now, ProgressNotStored& event);
   void On(Now now, IterationsLoaded& event);
+  void On(Now now, TimelinesLoaded& event);
   void On(Now now, Tick& event);
 
   // --- Agents (coordinator_agents.cc) ---
@@ -139,8 +142,18 @@ class Coordinator {
   void Forgive(Now now);
   // Stores what was reported since the last call, and acknowledges it.
   void Flush(Now now);
-  JobProgress TakeProgress(Job& job);
-  // Keeps the iterations of a job that is over in memory, until there are more such jobs.
+  JobProgress TakeProgress(Now now, Job& job);
+  // Where there are newer ones than the store has, and it is time.
+  std::optional<std::vector<v1::IterationTimeline>> TakeTimelines(Now now, Job& job) const;
+  // For the log and for who watches.
+  void Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice);
+  void NoteLosses(Now now, Job& job, const Reaction& reaction);
+  void NoteSaving(Now now, Job& job, const Reaction& reaction);
+  // Says from time to time what a job waits for whose training is over.
+  void SayWait(Now now, Job& job);
+  // Pauses a job that is to end with a checkpoint, has that written, and cancels it.
+  void Close(Now now, Job& job);
+  // The job is over: its iterations stay in memory until more jobs are.
   void KeepPast(const std::string& job);
   void Schedule(Now now);
   // Offers of all nodes that take work. `own`: devices of this job count as free.

@@ -6,12 +6,53 @@
 
 #include "coordinator/core/coordinator.h"
 #include "coordinator/core/planning.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe {
 namespace {
 
 absl::Status NoSuchJob(const std::string& name) {
   return absl::NotFoundError(fmt::format("there is no job \"{}\"; `geopipectl get jobs` lists them", name));
+}
+
+std::string ReplaceSentence(const Job& old, int64_t last) {
+  const v1::JobSummary summary = SummaryOf(old);
+  const std::string from =
+      last == 0 ? "" : fmt::format("go on from its checkpoint of iteration {} with --resume, ", last);
+  return fmt::format(
+      "job {} is {} with {} iterations done, whose history this would drop: {}drop it with --replace, or "
+      "give this one another name",
+      old.name(), JobStateName(old.state()), summary.iterations_done(), from);
+}
+
+// Whether the job may take the place of this finished one, and below which iteration that one's history stays.
+absl::StatusOr<int64_t> MayReplace(const Job& old, const ApplyJob& event) {
+  const absl::StatusOr<JobSpec> spec = ParseManifest(old.detail.manifest());
+  const std::string& path = event.job.checkpoint.path;
+  const bool same_path = spec.ok() && !path.empty() && spec->checkpoint.path == path;
+  const int64_t last = LastCheckpoint(old.detail);
+  if (same_path && last > 0 && event.run.resume) {
+    if (const int64_t end = EndIteration(event.job, event.run); last >= end) {
+      return absl::FailedPreconditionError(
+          fmt::format("job {} is {} and has a checkpoint of iteration {}, and training ends at iteration {}: ask for "
+                      "more iterations to go on, or give this one another name",
+                      old.name(), JobStateName(old.state()), last, end));
+    }
+    return last;
+  }
+  if (old.iterations().next() == 0 && last == 0) {
+    return 0;  // it has no history
+  }
+  if (!event.replace) {
+    return absl::AlreadyExistsError(ReplaceSentence(old, same_path ? last : 0));
+  }
+  if (same_path && last > 0) {
+    return absl::FailedPreconditionError(fmt::format(
+        "checkpoint.path {} has checkpoints of job {}, the newest of iteration {}, and a job that begins anew does not "
+        "write among them: go on from it with --resume, or give this one another checkpoint.path",
+        path, old.name(), last));
+  }
+  return 0;
 }
 
 }  // namespace
@@ -27,6 +68,12 @@ void Coordinator::On(Now now, ApplyJob& event) {
     ReplyError(event.call,
                absl::AlreadyExistsError(fmt::format("job {} is {}; cancel it first, or give this one another name",
                                                     name, JobStateName(existing->state()))));
+    return;
+  }
+  const absl::StatusOr<int64_t> keep_below =
+      existing == nullptr ? absl::StatusOr<int64_t>(0) : MayReplace(*existing, event);
+  if (!keep_below.ok()) {
+    ReplyError(event.call, keep_below.status());
     return;
   }
   Undo undo{.job = name, .removed = {}, .watches = {}, .finished = finished_};
@@ -46,7 +93,13 @@ void Coordinator::On(Now now, ApplyJob& event) {
     undo.removed.push_back(std::move(jobs_.extract(name).mapped()));
   }
   Job& job = *(jobs_[name] = NewJob(next_sequence_++, std::move(event.job), std::move(event.run), now.unix_ns));
-  Emit(PersistNewJob{job.detail, event.call, forget});
+  if (*keep_below > 0) {
+    KeepCurve(*undo.removed.back(), *keep_below, job);
+  }
+  Emit(PersistNewJob{job.detail, event.call, forget, *keep_below});
+  if (job.past_stored) {
+    Emit(LoadIterations{name});
+  }
   for (const std::unique_ptr<Job>& removed : undo.removed) {
     std::erase(finished_, removed->name());
     std::erase_if(watches_, [&](const auto& entry) {
@@ -120,10 +173,7 @@ void Coordinator::On(Now /*now*/, GetTrace& event) {
     return;
   }
   if (job->iterations().timelines().empty()) {
-    ReplyError(event.call, absl::FailedPreconditionError(fmt::format(
-                               "there are no timelines of job {}: {}", event.name,
-                               IsFinal(job->state()) ? "it ended before its first iteration, or too long ago"
-                                                     : "its first iteration is not complete")));
+    Emit(LoadTimelines{event.name, event.call});
     return;
   }
   v1::GetTraceResponse response;
@@ -134,10 +184,48 @@ void Coordinator::On(Now /*now*/, GetTrace& event) {
   ReplyTo(event.call, std::move(response));
 }
 
+void Coordinator::On(Now /*now*/, TimelinesLoaded& event) {
+  const Job* job = FindJob(event.job);
+  if (job == nullptr) {
+    ReplyError(event.call, NoSuchJob(event.job));
+    return;
+  }
+  if (!event.timelines.ok()) {
+    ReplyError(event.call, absl::InternalError(event.timelines.status().message()));
+    return;
+  }
+  // Of a plan that was made since, nothing is stored yet.
+  if (event.timelines->empty() || job->timelines_void) {
+    const bool is_over = IsFinal(job->state());
+    const std::string_view why =
+        job->iterations().next() == 0
+            ? (is_over ? "it ended before its first iteration" : "its first iteration is not complete")
+            : (is_over ? "none was kept of its iterations: its ranks reported none that was whole, or it ran under a "
+                         "version that kept none"
+                       : "no iteration of its plan has been reported whole yet");
+    ReplyError(event.call,
+               absl::FailedPreconditionError(fmt::format("there are no timelines of job {}: {}", event.job, why)));
+    return;
+  }
+  v1::GetTraceResponse response;
+  *response.mutable_job() = DetailOf(*job);
+  for (v1::IterationTimeline& timeline : *event.timelines) {
+    *response.add_iterations() = std::move(timeline);
+  }
+  ReplyTo(event.call, std::move(response));
+}
+
 void Coordinator::On(Now now, CancelJob& event) {
   Job* job = FindJob(event.name);
   if (job == nullptr) {
     ReplyError(event.call, NoSuchJob(event.name));
+    return;
+  }
+  v1::CancelJobResponse response;
+  if (job->state() == v1::JOB_STATE_CANCELLED) {
+    response.set_already(true);
+    *response.mutable_job() = SummaryOf(*job);
+    ReplyTo(event.call, std::move(response));
     return;
   }
   if (IsFinal(job->state())) {
@@ -146,9 +234,23 @@ void Coordinator::On(Now now, CancelJob& event) {
                                                          JobStateName(job->state()), job->detail.summary().cause())));
     return;
   }
-  job->waiting_for.clear();
-  Finish(now, *job, v1::JOB_STATE_CANCELLED, event.reason.empty() ? "cancelled by request" : event.reason);
-  v1::CancelJobResponse response;
+  if (event.checkpoint && job->spec.checkpoint.path.empty()) {
+    ReplyError(event.call,
+               absl::FailedPreconditionError(fmt::format(
+                   "job {} has no checkpoint.path to write a last checkpoint to; cancel it without one", event.name)));
+    return;
+  }
+  const std::string reason = event.reason.empty() ? "cancelled by request" : event.reason;
+  if (event.checkpoint) {
+    job->closing = reason;
+    job->closing_tries = 0;
+    Emit(PersistRecord{job->name(), RecordOf(*job)});
+    Log(LogLevel::kInfo, job->name(), fmt::format("it is to end with a checkpoint: {}", reason));
+    Close(now, *job);
+  } else {
+    job->waiting_for.clear();
+    Finish(now, *job, v1::JOB_STATE_CANCELLED, reason);
+  }
   *response.mutable_job() = SummaryOf(*job);
   ReplyTo(event.call, std::move(response));
 }
@@ -159,12 +261,17 @@ void Coordinator::On(Now now, PauseJob& event) {
     ReplyError(event.call, NoSuchJob(event.name));
     return;
   }
-  const bool runs = job->state() == v1::JOB_STATE_RUNNING;
-  if (!(runs || job->state() == v1::JOB_STATE_PAUSED) || job->run->pause_wanted()) {
-    ReplyError(event.call, absl::FailedPreconditionError(
-                               runs ? fmt::format("job {} is about to be paused already", event.name)
-                                    : fmt::format("job {} is {}; only a job that is RUNNING can be paused", event.name,
-                                                  JobStateName(job->state()))));
+  v1::PauseJobResponse response;
+  if (job->run != nullptr && job->run->pause_wanted()) {
+    response.set_already(true);
+    *response.mutable_job() = SummaryOf(*job);
+    ReplyTo(event.call, std::move(response));
+    return;
+  }
+  if (job->state() != v1::JOB_STATE_RUNNING && job->state() != v1::JOB_STATE_PAUSED) {
+    ReplyError(event.call,
+               absl::FailedPreconditionError(fmt::format("job {} is {}; only a job that is RUNNING can be paused",
+                                                         event.name, JobStateName(job->state()))));
     return;
   }
   job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
@@ -172,7 +279,6 @@ void Coordinator::On(Now now, PauseJob& event) {
   Emit(PersistRecord{job->name(), RecordOf(*job)});
   Log(LogLevel::kInfo, job->name(), "a pause is wanted");
   React(now, *job, std::move(reaction));
-  v1::PauseJobResponse response;
   *response.mutable_job() = SummaryOf(*job);
   ReplyTo(event.call, std::move(response));
 }
@@ -183,21 +289,27 @@ void Coordinator::On(Now now, ResumeJob& event) {
     ReplyError(event.call, NoSuchJob(event.name));
     return;
   }
+  v1::ResumeJobResponse response;
   if (job->run == nullptr || !job->run->pause_wanted()) {
-    ReplyError(event.call,
-               absl::FailedPreconditionError(
-                   job->state() == v1::JOB_STATE_PAUSED
-                       ? fmt::format("job {} is about to be resumed already: {}", event.name, SummaryOf(*job).cause())
-                       : fmt::format("job {} is {}, not paused", event.name, JobStateName(job->state()))));
+    const bool goes_on = job->state() == v1::JOB_STATE_PAUSED || job->state() == v1::JOB_STATE_DEPLOYING ||
+                         job->state() == v1::JOB_STATE_RUNNING;
+    if (!goes_on) {
+      ReplyError(event.call, absl::FailedPreconditionError(
+                                 fmt::format("job {} is {}, not paused", event.name, JobStateName(job->state()))));
+      return;
+    }
+    response.set_already(true);
+    *response.mutable_job() = SummaryOf(*job);
+    ReplyTo(event.call, std::move(response));
     return;
   }
+  job->closing.clear();
   job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
   Reaction reaction = job->run->Resume(std::move(event.secret));
   if (!reaction.change.has_value()) {  // else it is stored with the state: an epoch without it would be waited for
     Emit(PersistRecord{job->name(), RecordOf(*job)});
   }
   React(now, *job, std::move(reaction));
-  v1::ResumeJobResponse response;
   *response.mutable_job() = SummaryOf(*job);
   ReplyTo(event.call, std::move(response));
 }
@@ -283,7 +395,8 @@ void Coordinator::On(Now /*now*/, WatchStart& event) {
       .next_iteration = loading ? std::max<int64_t>(event.from_iteration, 0)
                                 : std::max({event.from_iteration, job->iterations().oldest(), int64_t{0}}),
       .credits = event.credits,
-      .loading = loading};
+      .loading = loading,
+      .next_notice = job->notices_told + std::ssize(job->notices)};
   if (loading) {
     Emit(LoadIterations{event.name});
   } else {
@@ -300,7 +413,11 @@ void Coordinator::On(Now /*now*/, IterationsLoaded& event) {
     const int64_t next = event.iterations->empty() ? job->past.next() : event.iterations->back().iteration() + 1;
     job->past = IterationLog::Restore(0, options_.run.max_iterations_kept, 0, next, *std::move(event.iterations), {});
     job->past_stored = false;
-    KeepPast(job->name());
+    if (IsFinal(job->state())) {
+      KeepPast(job->name());
+    } else if (job->run != nullptr && job->run->plan() == nullptr && !job->has_trained()) {  // it goes on from them
+      job->run->GoOnFrom(std::move(job->past));
+    }
   }
   std::vector<CallId> waiting;
   for (auto& [call, watch] : watches_) {
@@ -338,8 +455,10 @@ void Coordinator::FeedWatch(CallId call) {
   const IterationLog& log = job.iterations();
   if (job.run != nullptr && job.run->resume_from().has_value()) {  // earlier iterations were of another run
     const int64_t first = job.run->resume_from()->iteration;
-    const bool none_told = log.next() <= first;  // the beginning may still change
-    watch.next_iteration = std::max(none_told ? watch.from_iteration : watch.next_iteration, first);
+    const bool none_told = log.next() <= first;  // where it begins may still change
+    watch.next_iteration =
+        std::max(none_told && log.oldest() == log.next() ? watch.from_iteration : watch.next_iteration,
+                 std::min(first, log.oldest()));
   }
   if (watch.next_iteration < log.oldest()) {
     Emit(EndWatch{call, absl::ResourceExhaustedError(fmt::format(
@@ -356,6 +475,17 @@ void Coordinator::FeedWatch(CallId call) {
       *batch.messages.emplace_back().mutable_transition() = job.detail.transitions(watch.next_transition++);
     } else if (watch.next_iteration < log.next()) {
       *batch.messages.emplace_back().mutable_iteration() = log.Get(watch.next_iteration++);
+    } else if (!std::exchange(watch.greeted, true)) {
+      const std::string trouble = TroubleOf(job);
+      if (trouble.empty()) {
+        continue;
+      }
+      v1::JobNotice& notice = *batch.messages.emplace_back().mutable_notice();
+      notice.set_text(trouble);
+      notice.set_is_warning(true);
+    } else if (watch.next_notice < job.notices_told + std::ssize(job.notices)) {
+      watch.next_notice = std::max(watch.next_notice, job.notices_told);
+      *batch.messages.emplace_back().mutable_notice() = job.notices[watch.next_notice++ - job.notices_told];
     } else {
       break;
     }

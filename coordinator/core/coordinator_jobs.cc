@@ -90,7 +90,7 @@ void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& 
   }
   if (job.run != nullptr) {
     persist.record = IsFinal(to) ? v1::JobRecord() : RecordOf(job);
-    persist.progress = TakeProgress(job);
+    persist.progress = TakeProgress(now, job);
   }
   Emit(std::move(persist));
   Log(to == v1::JOB_STATE_FAILED ? LogLevel::kError : LogLevel::kInfo, job.name(),
@@ -107,6 +107,8 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     SendToNode(std::move(message));
   }
   dirty_jobs_.insert(job.name());
+  NoteLosses(now, job, reaction);
+  NoteSaving(now, job, reaction);
   if (reaction.iterations_finished > 0) {
     changed_.insert(job.name());
     IterationsFinished finished{.job = job.name(), .tokens_per_iteration = TokensPerIteration(job), .iterations = {}};
@@ -131,10 +133,6 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     Log(LogLevel::kInfo, job.name(),
         fmt::format("checkpoint of iteration {} is {}", reaction.copied->identity.iteration,
                     reaction.copied->is_copied() ? "at other sites as well" : "at the sites that the job stays at"));
-  }
-  if (reaction.checkpoint_trouble.has_value()) {
-    job.detail.set_checkpoint_trouble(ToUtf8(*reaction.checkpoint_trouble));
-    Log(LogLevel::kWarning, job.name(), *reaction.checkpoint_trouble);
   }
   if (reaction.loss.has_value()) {
     const bool begins = reaction.change.has_value();
@@ -347,6 +345,8 @@ void Coordinator::Schedule(Now now) {
     job->run->RestoreLosses(job->detail, now);
     if (job->has_trained()) {
       job->run->GoOnFrom(TakeEarlier(*job));
+    } else if (job->past.next() > 0) {
+      job->run->GoOnFrom(std::move(job->past));
     }
     next_incarnation_ = job->run->last_incarnation();
     Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);

@@ -373,11 +373,13 @@ void Coordinator::On(Now /*now*/, DrainSite& event) {
                                                            event.site)));
     return;
   }
-  if (drained_.insert(event.site).second) {
+  const bool already = !drained_.insert(event.site).second;
+  if (!already) {
     Emit(PersistDrained{event.site, true, event.call});
     Log(LogLevel::kInfo, "", fmt::format("site {} is drained", event.site));
   }
   v1::DrainSiteResponse response;
+  response.set_already(already);
   for (Job* job : InOrder()) {
     if (job->run == nullptr ||
         std::ranges::none_of(job->run->nodes(), [&](const NodeKey& node) { return node.site == event.site; })) {
@@ -409,11 +411,14 @@ void Coordinator::On(Now /*now*/, DrainSite& event) {
 
 void Coordinator::On(Now /*now*/, UncordonSite& event) {
   if (drained_.erase(event.site) == 0) {
-    ReplyError(event.call,
-               IsKnown(event.site)
-                   ? absl::FailedPreconditionError(fmt::format("site {} is in use already", event.site))
-                   : absl::NotFoundError(fmt::format(
-                         "no agent of site \"{}\" is known; `geopipectl get sites` lists them", event.site)));
+    if (!IsKnown(event.site)) {
+      ReplyError(event.call, absl::NotFoundError(fmt::format(
+                                 "no agent of site \"{}\" is known; `geopipectl get sites` lists them", event.site)));
+      return;
+    }
+    v1::UncordonSiteResponse response;
+    response.set_already(true);
+    ReplyTo(event.call, std::move(response));
     return;
   }
   Emit(PersistDrained{event.site, false, event.call});

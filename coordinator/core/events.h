@@ -46,6 +46,7 @@ struct ApplyJob {
   CallId call = 0;
   JobSpec job;
   RunOptions run;
+  bool replace = false;  // the history of a finished job of this name may be dropped
 };
 
 struct ListJobs {
@@ -66,6 +67,7 @@ struct CancelJob {
   CallId call = 0;
   std::string name;
   std::string reason;
+  bool checkpoint = false;  // written first
 };
 
 struct PauseJob {
@@ -167,22 +169,31 @@ struct IterationsLoaded {
   absl::StatusOr<std::vector<v1::IterationSummary>> iterations = absl::UnknownError("no result");
 };
 
+// The answer to LoadTimelines: ascending.
+struct TimelinesLoaded {
+  std::string job;
+  CallId call = 0;
+  absl::StatusOr<std::vector<v1::IterationTimeline>> timelines = absl::UnknownError("no result");
+};
+
 // Time has passed.
 struct Tick {};
 
 using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob,
                            ResumeJob, CheckpointJob, DrainSite, UncordonSite, ListSites, ListLinks, WatchStart,
                            WatchMore, WatchStop, PlannerBegun, PlannerDone, SecretDrawn, PersistFailed, DrainNotStored,
-                           ProgressNotStored, IterationsLoaded, Tick>;
+                           ProgressNotStored, IterationsLoaded, TimelinesLoaded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
-// Durable before anything that follows it. Replaces a finished job of the same name; removes `forget` (a finished job,
-// empty for none). When the store cannot be written the runner gives up the rest of the step and reports PersistFailed.
+// Durable before anything that follows it. Replaces a finished job of the same name, of which the iterations below
+// `keep_below` stay; removes `forget` (a finished job, empty for none). When the store cannot be written the runner
+// gives up the rest of the step and reports PersistFailed.
 struct PersistNewJob {
   v1::JobDetail detail;  // summary, spec, run and the first transition
   CallId call = 0;
   std::string forget;
+  int64_t keep_below = 0;
 };
 
 // Durable before anything that follows it. A store that cannot be written ends the process: a transition that is not on
@@ -215,6 +226,12 @@ struct PersistDrained {
 // Answered by IterationsLoaded.
 struct LoadIterations {
   std::string job;
+};
+
+// Answered by TimelinesLoaded.
+struct LoadTimelines {
+  std::string job;
+  CallId call = 0;
 };
 
 struct SendToAgent {
@@ -288,9 +305,10 @@ struct LogEntry {
   std::string text;
 };
 
-using Effect = std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistDrained, PersistProgress,
-                            LoadIterations, SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch,
-                            IterationsFinished, LinkMeasured, StartPlanning, StopPlanning, DrawSecret, LogEntry>;
+using Effect =
+    std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistDrained, PersistProgress, LoadIterations,
+                 LoadTimelines, SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch, IterationsFinished,
+                 LinkMeasured, StartPlanning, StopPlanning, DrawSecret, LogEntry>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe

@@ -36,6 +36,7 @@ void FillLive(const Job& job, v1::JobSummary& summary) {
   } else if (!job.stays.empty()) {
     summary.set_cause(job.stays);
   }
+  summary.set_trouble(TroubleOf(job));
 }
 
 // Fills in what the ranks have reported of their memory, for the plan that the detail has.
@@ -95,6 +96,33 @@ std::vector<std::string> SitesOf(const Plan& plan) {
 
 }  // namespace
 
+void AddNotice(Job& job, v1::JobNotice notice) {
+  job.notices.push_back(std::move(notice));
+  if (job.notices.size() > Job::kMaxNotices) {
+    job.notices.erase(job.notices.begin());
+    ++job.notices_told;
+  }
+}
+
+std::string TroubleOf(const Job& job) {
+  if (IsFinal(job.state())) {
+    return "";
+  }
+  std::vector<std::string> troubles;
+  if (const int32_t losses = job.detail.summary().losses(); losses >= kNotableLosses) {
+    troubles.push_back(
+        fmt::format("it has lost workers {} times without finishing an iteration, last: {}", losses,
+                    job.detail.recoveries().empty() ? "not known" : job.detail.recoveries().rbegin()->cause()));
+  }
+  if (!job.detail.checkpoint_trouble().empty()) {
+    troubles.push_back(job.detail.checkpoint_trouble());
+  }
+  if (std::string silent = job.run == nullptr ? "" : job.run->SilenceSentence(); !silent.empty()) {
+    troubles.push_back(std::move(silent));
+  }
+  return fmt::format("{}", fmt::join(troubles, "; "));
+}
+
 std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options, int64_t unix_now_ns) {
   auto job = std::make_unique<Job>();
   job->sequence = sequence;
@@ -135,6 +163,7 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJ
   for (const v1::NodeName& node : stored.record.before()) {
     job->before.insert({node.site(), node.node()});
   }
+  job->closing = stored.record.closing();
   if (job->state() == v1::JOB_STATE_PENDING && job->has_trained()) {
     GP_RETURN_IF_ERROR(ListedOf(stored.detail).status());
     GP_ASSIGN_OR_RETURN(job->resumable, FromProto(stored.record.resume_from()));
@@ -274,6 +303,27 @@ void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns) {
   }
 }
 
+void KeepCurve(const Job& old, int64_t below, Job& job) {
+  const IterationLog& log = old.iterations();
+  std::vector<v1::IterationSummary> kept;
+  for (int64_t i = log.oldest(); i < std::min(below, log.next()); ++i) {
+    kept.push_back(log.Get(i));
+  }
+  job.past_stored = old.past_stored;
+  job.stored_next = below;
+  // With a gap before `below` nothing is known.
+  job.past = IterationLog::Restore(0, kept.size(), 0, below,
+                                   log.next() < below ? std::vector<v1::IterationSummary>() : std::move(kept), {});
+}
+
+int64_t LastCheckpoint(const v1::JobDetail& detail) {
+  int64_t last = 0;
+  for (const v1::CheckpointSummary& each : detail.checkpoints()) {
+    last = std::max(last, static_cast<int64_t>(each.identity().iteration()));
+  }
+  return last;
+}
+
 JobRun::Earlier TakeEarlier(Job& job) {
   const bool told = job.past.next() > 0;
   return {.epochs = job.detail.summary().epoch(),
@@ -287,6 +337,7 @@ JobRun::Earlier TakeEarlier(Job& job) {
 
 v1::JobRecord RecordOf(const Job& job) {
   v1::JobRecord record = job.run == nullptr ? v1::JobRecord() : job.run->Record();
+  record.set_closing(job.closing);
   for (const NodeKey& node : job.home) {
     v1::NodeName& name = *record.add_home();
     name.set_site(node.site);

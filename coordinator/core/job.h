@@ -44,7 +44,19 @@ struct Job {
   IterationLog past;                          // while there is no run
   bool past_stored = false;                   // the store has iterations that `past` has not
   int64_t stored_next = 0;                    // iterations below this one were given to the store
-  std::vector<int64_t> iterations_before;     // per transition: iterations that were finished when it was made
+  int64_t timelines_stored = -1;              // the latest iteration whose timeline was
+  int64_t timelines_at_ns = 0;                // not before then are timelines stored again
+  bool timelines_void = false;                // those that are stored are of another plan
+  // It is to be cancelled for this reason as soon as its state is in a checkpoint; empty: it is not.
+  std::string closing;
+  int closing_tries = 0;                    // checkpoints that were ordered for it, in this life of the coordinator
+  int64_t closing_at_ns = 0;                // not before then is the next
+  bool saving_fails = false;                // watchers were told that checkpoints come to nothing
+  int64_t say_wait_at_ns = 0;               // when what the job's end waits for is told next; 0: training is not over
+  std::vector<v1::JobNotice> notices = {};  // the latest kMaxNotices
+  int64_t notices_told = 0;                 // of all, those that are no longer in `notices`
+  static constexpr size_t kMaxNotices = 32;
+  std::vector<int64_t> iterations_before;  // per transition: iterations that were finished when it was made
 
   JobState state() const { return detail.summary().state(); }
   const std::string& name() const { return detail.summary().name(); }
@@ -52,6 +64,14 @@ struct Job {
   bool has_trained() const { return detail.epochs_size() > 0; }
   const IterationLog& iterations() const { return run == nullptr ? past : run->iterations(); }
 };
+
+// For those who watch the job.
+void AddNotice(Job& job, v1::JobNotice notice);
+// What goes wrong with the job without ending it: it loses workers again and again, checkpoints come to nothing, agents
+// are not heard. Sentences; empty: nothing.
+std::string TroubleOf(const Job& job);
+// From how many losses in a row on that is said.
+inline constexpr int32_t kNotableLosses = 3;
 
 // A new job: PENDING, with its first transition.
 std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options, int64_t unix_now_ns);
@@ -78,6 +98,11 @@ void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns);
 void NoteUnlisted(Job& job);
 // Returns the state that the next run goes on from. Takes `past`.
 JobRun::Earlier TakeEarlier(Job& job);
+// The job takes the place of a finished one of its name, with what that has done before this iteration. `old` stays as
+// it is.
+void KeepCurve(const Job& old, int64_t below, Job& job);
+// The newest checkpoint that is listed of the job, by the iteration before which it is; 0: there is none.
+int64_t LastCheckpoint(const v1::JobDetail& detail);
 // The store's record of a job that has a run, or had one.
 v1::JobRecord RecordOf(const Job& job);
 // Copies the memory that the run's ranks have reported to the detail.

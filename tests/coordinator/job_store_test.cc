@@ -205,6 +205,68 @@ TEST_CASE("of a job's iterations the latest stay") {
   CHECK(iterations.front().iteration() == 15);
 }
 
+TEST_CASE("a job that goes on from its namesake has that one's iterations below where it goes on") {
+  const Folder folder;
+  auto store = *JobStore::Open(folder.path());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  REQUIRE(store->InsertJob(NewDetail("other"), "").ok());
+  JobProgress progress{.job = "tiny", .finished = {}, .partial = {PartialOf(4, 0)}};
+  for (int64_t i = 0; i < 4; ++i) {
+    progress.finished.push_back(SummaryOf(i, 1));
+  }
+  progress.timelines.emplace(1);
+  REQUIRE(
+      store->AddTransition("tiny", 1, Transition(v1::JOB_STATE_CANCELLED, "enough"), nullptr, nullptr, &progress).ok());
+  v1::JobDetail again = NewDetail("tiny");
+  again.set_manifest("another job called tiny");
+  REQUIRE(store->InsertJob(again, "", 3).ok());
+  store.reset();
+  store = *JobStore::Open(folder.path());
+  const StoredState state = *store->Load();
+  REQUIRE(state.jobs.size() == 2);
+  const StoredJob& job = state.jobs[1];  // it was submitted last
+  CHECK(job.detail.manifest() == "another job called tiny");
+  CHECK(job.detail.transitions_size() == 1);
+  CHECK(job.next_iteration == 3);
+  CHECK(job.iterations.size() == 3);
+  CHECK(job.partial.empty());
+  CHECK(store->LoadTimelines("tiny")->empty());
+
+  const auto begin_at = [&](int64_t iteration) {
+    REQUIRE(store->AddProgress({{.job = "tiny", .finished = {}, .partial = {}, .begins_at = iteration}}, {}).ok());
+    return store->LoadIterations("tiny")->size();
+  };
+  CHECK(begin_at(3) == 3);
+  CHECK(begin_at(2) == 2);
+  CHECK(begin_at(5) == 0);  // what does not reach up to it
+}
+
+TEST_CASE("of a job's timelines those that were told last stay") {
+  const Folder folder;
+  auto store = *JobStore::Open(folder.path());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  CHECK(store->LoadTimelines("tiny")->empty());
+  const auto tell = [&](std::vector<int64_t> iterations) {
+    JobProgress progress{.job = "tiny", .finished = {}, .partial = {}};
+    progress.timelines.emplace();
+    for (const int64_t iteration : iterations) {
+      progress.timelines->emplace_back().set_iteration(iteration);
+    }
+    REQUIRE(store->AddProgress({progress}, {}).ok());
+  };
+  tell({3, 4});
+  tell({7, 8});
+  REQUIRE(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(0, 1)}, .partial = {}}}, {}).ok());
+  store.reset();
+  store = *JobStore::Open(folder.path());
+  const std::vector<v1::IterationTimeline> timelines = *store->LoadTimelines("tiny");
+  REQUIRE(timelines.size() == 2);
+  CHECK(timelines[0].iteration() == 7);
+  CHECK(timelines[1].iteration() == 8);
+  tell({});
+  CHECK(store->LoadTimelines("tiny")->empty());
+}
+
 TEST_CASE("which sites are drained outlives the store") {
   const Folder folder;
   {
@@ -231,9 +293,12 @@ TEST_CASE("the incarnation grows with every start, whatever the clock says") {
 TEST_CASE("a store of an earlier schema is read and goes on as one of this version") {
   const Folder folder;
   { REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok()); }
-  const int schema = GENERATE(2, 3);
+  const int schema = GENERATE(2, 3, 4);
   CAPTURE(schema);
-  Execute(folder.path(), "DROP TABLE drained_sites; UPDATE schema_version SET version = 3");
+  Execute(folder.path(), "DROP TABLE timelines; UPDATE schema_version SET version = 4");
+  if (schema < 4) {
+    Execute(folder.path(), "DROP TABLE drained_sites; UPDATE schema_version SET version = 3");
+  }
   if (schema == 2) {
     Execute(folder.path(),
             "ALTER TABLE jobs DROP COLUMN record; DROP TABLE coordinator; DROP TABLE iterations; DROP TABLE "
@@ -279,7 +344,7 @@ TEST_CASE("a store that cannot be used says why and what to do") {
     Execute(folder.path(), "UPDATE schema_version SET version = 7");
     const absl::Status status = JobStore::Open(folder.path()).status();
     CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
-    CHECK(std::string(status.message()).find("schema 7; this version knows 4") != std::string::npos);
+    CHECK(std::string(status.message()).find("schema 7; this version knows 5") != std::string::npos);
   }
   SECTION("another program's, which is left as it is") {
     const std::string sql = GENERATE("CREATE TABLE bookmarks (url TEXT)", "PRAGMA application_id=252006",

@@ -91,7 +91,8 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
  public:
   absl::StatusOr<StoredState> Load() override { return StoredState(); }
   absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override { return now_unix_ns; }
-  absl::Status InsertJob(const v1::JobDetail& /*detail*/, std::string_view /*forget*/) override {
+  absl::Status InsertJob(const v1::JobDetail& /*detail*/, std::string_view /*forget*/,
+                         int64_t /*keep_below*/) override {
     return Note("insert");
   }
   absl::Status AddTransition(std::string_view /*job*/, int64_t /*sequence*/, const v1::JobTransition& transition,
@@ -109,6 +110,9 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
   }
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view /*job*/) override {
     return std::vector<v1::IterationSummary>();
+  }
+  absl::StatusOr<std::vector<v1::IterationTimeline>> LoadTimelines(std::string_view /*job*/) override {
+    return std::vector<v1::IterationTimeline>();
   }
   absl::Status SetDrained(std::string_view /*site*/, bool drained) override {
     return Note(drained ? "drained" : "uncordoned");

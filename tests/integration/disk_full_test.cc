@@ -165,5 +165,51 @@ TEST_CASE("disk full: a job's end that cannot be stored fails the playground and
              "error: ", {"the job store " + disk->Path(""), "the disk is full; free some space or move state_dir"});
 }
 
+// The public case: a tmpfs of 2 MiB that a first checkpoint or two fit on.
+TEST_CASE(
+    "disk full: a job whose checkpoints cannot be written says so once, waits for its last one, and is not lost") {
+  const std::optional<SmallDisk> disk = SmallDisk::Mount(2048);
+  if (!disk.has_value()) {
+    return;
+  }
+  const bool freed = GENERATE(false, true);
+  CAPTURE(freed);
+  const TempFolder folder = TestFolder();
+  const std::string job =
+      ChangedJob(folder, "  precision: fp32\n",
+                 fmt::format("  precision: fp32\n  checkpoint: {{path: {}, every: 10}}\n", disk->Path("ck")));
+  disk->Fill();
+  Command playground("geopipectl", {"playground", "--job", job, "--sites", "2", "--link", "latency=2ms,bandwidth=1Gbps",
+                                    "--output", folder.path().string(), "--patience", freed ? "60s" : "10s"});
+  const std::string waiting =
+      "\nwaiting    all iterations are done; the last state cannot be written and is tried again: ";
+  WaitUntil(playground, [&] { return playground.out().find(waiting) != std::string::npos; });
+  const std::vector<ProcessInfo> all = Descendants(playground.process().pid());
+  if (freed) {
+    disk->Free();
+  }
+  const CommandResult result = playground.Finish(60 * kSecond);
+  INFO(result.out);
+  const size_t warning = result.out.find("\nwarning    ");
+  REQUIRE(warning != std::string::npos);
+  CHECK(result.out.find("\nwarning    ", warning + 1) == std::string::npos);  // once
+  CHECK(result.out.substr(warning, result.out.find('\n', warning + 1) - warning).find("No space left on device") !=
+        std::string::npos);
+  if (freed) {
+    CheckEnded(result, 0, "", {});
+    CHECK(result.out.find("\nnote       checkpoints are written again: that of iteration 40 is complete\n") !=
+          std::string::npos);
+    CHECK(result.out.find("COMPLETED  all 40 iterations are done") != std::string::npos);
+  } else {
+    CheckEnded(result, 1, "",
+               {"job mini has done all its iterations and has not ended 10s later: ", "No space left on device",
+                "mend that and go on from its newest checkpoint"});
+    CHECK(result.out.find("loss          ") != std::string::npos);  // its summary
+  }
+  for (const ProcessInfo& process : all) {
+    CHECK_FALSE(Exists(process));
+  }
+}
+
 }  // namespace
 }  // namespace geopipe

@@ -67,6 +67,13 @@ void Disk::Append(const JobProgress& progress) {
     world_.Break(fmt::format("progress of job {} is stored, which is not", progress.job));
     return;
   }
+  if (progress.begins_at.has_value()) {
+    std::erase_if(job->iterations, [&](const auto& each) { return each.iteration() >= *progress.begins_at; });
+    if (!job->iterations.empty() && job->iterations.back().iteration() + 1 < *progress.begins_at) {
+      job->iterations.clear();
+    }
+    job->next_iteration = *progress.begins_at;
+  }
   for (const v1::IterationSummary& summary : progress.finished) {
     if (job->next_iteration == 0) {
       job->next_iteration = rules_.FirstOf(progress.job);
@@ -176,15 +183,22 @@ absl::StatusOr<uint64_t> CoordinatorLife::NextIncarnation(int64_t now_unix_ns) {
   return disk_.incarnation;
 }
 
-absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, std::string_view forget) {
+absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below) {
   Effect();
   if (disk_.full) {
     return Full();
   }
+  StoredJob inserted;
+  if (const StoredJob* old = disk_.Find(detail.summary().name()); old != nullptr && keep_below > 0) {
+    inserted.iterations = old->iterations;
+    std::erase_if(inserted.iterations, [&](const auto& each) { return each.iteration() >= keep_below; });
+    inserted.next_iteration = std::min(old->next_iteration, keep_below);
+  }
   std::erase_if(disk_.jobs, [&](const StoredJob& job) {
     return job.detail.summary().name() == detail.summary().name() || job.detail.summary().name() == forget;
   });
-  disk_.jobs.emplace_back().detail = detail;
+  inserted.detail = detail;
+  disk_.jobs.push_back(std::move(inserted));
   const absl::StatusOr<JobSpec> spec = ParseManifest(detail.manifest());
   disk_.rules().OnInsert(detail, spec.ok() ? spec->checkpoint.path : "");
   Effect();
@@ -266,6 +280,10 @@ absl::Status CoordinatorLife::AddProgress(const std::vector<JobProgress>& progre
 absl::StatusOr<std::vector<v1::IterationSummary>> CoordinatorLife::LoadIterations(std::string_view job) {
   const StoredJob* stored = disk_.Find(job);
   return stored == nullptr ? std::vector<v1::IterationSummary>() : stored->iterations;
+}
+
+absl::StatusOr<std::vector<v1::IterationTimeline>> CoordinatorLife::LoadTimelines(std::string_view /*job*/) {
+  return std::vector<v1::IterationTimeline>();
 }
 
 absl::Status CoordinatorLife::SetDrained(std::string_view site, bool drained) {

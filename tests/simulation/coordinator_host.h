@@ -83,13 +83,14 @@ class CoordinatorLife final : public JobStore,
   // --- JobStore ---
   absl::StatusOr<StoredState> Load() override { return disk_.Load(); }
   absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override;
-  absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget) override;
+  absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below) override;
   absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                              const v1::JobDetail* outcome, const v1::JobRecord* record,
                              const JobProgress* progress) override;
   absl::Status SetRecord(std::string_view job, const v1::JobRecord& record, const v1::JobDetail* outcome) override;
   absl::Status AddProgress(const std::vector<JobProgress>& progress, const std::vector<StoredLink>& links) override;
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
+  absl::StatusOr<std::vector<v1::IterationTimeline>> LoadTimelines(std::string_view job) override;
   absl::Status SetDrained(std::string_view site, bool drained) override;
   // --- AgentStreams ---
   void Send(SessionId session, v1::ConnectResponse message) override;

@@ -8,7 +8,7 @@
 //   - what was acknowledged to the user is there after any restart, and a pause comes about;
 //   - at most one worker runs on a device, and none outlives its right to run;
 //   - no link of a site is probed on which a job has workers;
-//   - a job fails only for a cause;
+//   - a job fails only for a cause, and one that is cancelled with a checkpoint has all of its work in it;
 //   - a minute after the last fault every job has come to its end, goes on, or says what it waits for.
 #pragma once
 

@@ -196,11 +196,26 @@ void StoreRules::CheckDevices(const StoredJob& job, const v1::JobRecord& now, co
   }
 }
 
+// A job that ends with a checkpoint has nothing behind it.
+void StoreRules::CheckSaved(const StoredJob& job) {
+  const int64_t saved = job.detail.checkpoints_size() == 0
+                            ? 0
+                            : static_cast<int64_t>(job.detail.checkpoints().rbegin()->identity().iteration());
+  const JobTruth* truth = ledger_.Find(job.detail.summary().name());
+  if (saved != job.record.epoch().next_iteration() || (truth != nullptr && std::ssize(truth->line) - 1 != saved)) {
+    world_.Break(fmt::format("job {} has ended with a checkpoint, which is of iteration {}; its ranks have come to {}",
+                             job.detail.summary().name(), saved, job.record.epoch().next_iteration()));
+  }
+}
+
 // A job that leaves its devices again and again, and finishes nothing between, waits in between.
 void StoreRules::OnTransition(const StoredJob& job, JobState to, const std::string& cause) {
   // Limits on restarts within seconds (the first at once, then after at least half of 1, 2, 4, 8 s) and within minutes
   // (delays of at most 60 s).
   constexpr std::array<std::pair<size_t, int64_t>, 2> kMost = {{{6, 7 * kSecondNs}, {12, 120 * kSecondNs}}};
+  if (to == v1::JOB_STATE_CANCELLED && cause.ends_with("is in a checkpoint")) {
+    CheckSaved(job);
+  }
   if (to != v1::JOB_STATE_PENDING || job.detail.epochs_size() == 0) {
     return;
   }

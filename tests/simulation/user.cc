@@ -113,15 +113,21 @@ void User::Cancel(const std::string& name) {
     return;
   }
   Begin(job);
+  const bool checkpoint = !job.spec.checkpoint.path.empty() && world_.Chance(0.5);
   coordinator_->Call(
-      [name](CallId call) {
-        return CancelJob{call, name, "the user wants it so"};
+      [name, checkpoint](CallId call) {
+        return CancelJob{call, name, "the user wants it so", checkpoint};
       },
-      [this, name](const absl::StatusOr<ControlReply>& reply) {
+      [this, name, checkpoint](const absl::StatusOr<ControlReply>& reply) {
         jobs_.at(name).calling = false;
-        if (reply.ok() && !IsFinal(disk_.Find(name)->detail.summary().state())) {
+        world_.Trace("job {}: asked to end{}: {}", name, checkpoint ? " with a checkpoint" : "",
+                     reply.status().ToString());
+        const StoredJob* stored = disk_.Find(name);
+        if (reply.ok() && !IsFinal(stored->detail.summary().state()) &&
+            (!checkpoint || stored->record.closing().empty())) {
           world_.Break(fmt::format("job {} is cancelled before that is durable", name));
         }
+        jobs_.at(name).paused = jobs_.at(name).paused || (reply.ok() && checkpoint);  // it may stay so
       });
 }
 
@@ -175,7 +181,7 @@ void User::Uncordon() {
           if (reply.ok() && disk_.drained.contains(site)) {
             world_.Break(fmt::format("site {} is in use again before that is durable", site));
           }
-          if (reply.ok() || absl::IsFailedPrecondition(reply.status())) {
+          if (reply.ok()) {
             drained_.erase(site);
           }
         });
@@ -292,7 +298,7 @@ void User::Apply(const std::string& name, UserJob& job) {
       [spec = job.spec, resumes = job.resumes](CallId call) {
         RunOptions options;
         options.resume = resumes;
-        return ApplyJob{call, spec, options};
+        return ApplyJob{call, spec, options, /*replace=*/!resumes};
       },
       [this, name](const absl::StatusOr<ControlReply>& reply) {
         UserJob& applied = jobs_.at(name);

@@ -50,7 +50,9 @@ std::string Help() {
   for (const Verb& verb : kVerbs) {
     text += fmt::format("  {:<12}{}\n", verb.name, verb.summary);
   }
-  return text + "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied,\n130 interrupted.\n";
+  return text +
+         "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied,\n130 interrupted,\n143 "
+         "told to stop.\n";
 }
 
 // Flags of the connection may stand before the verb; each becomes the verb's own.

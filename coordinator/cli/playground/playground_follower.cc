@@ -4,18 +4,27 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/run_report.h"
+#include "coordinator/cli/verb.h"
+#include "optimizer/base/quantities.h"
 #include "proto/wire/control_wire.h"
 #include "proto/wire/schedule_wire.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/output.h"
 #include "runtime/base/terminal.h"
 
 namespace geopipe {
+namespace {
 
-PlaygroundFollower::PlaygroundFollower(ControlClient& client, const JobSpec& job, std::FILE* lines, int done_fd)
-    : client_(client), job_(job), lines_(lines), terminal_(isatty(fileno(lines)) != 0), done_fd_(done_fd) {
+absl::Status GivenUp(std::string why) { return WithExitCode(absl::AbortedError(std::move(why)), kExitFailed); }
+
+}  // namespace
+
+PlaygroundFollower::PlaygroundFollower(ControlClient& client, const JobSpec& job, std::FILE* lines, Options options)
+    : client_(client), job_(job), lines_(lines), terminal_(isatty(fileno(lines)) != 0), options_(std::move(options)) {
   thread_ = std::thread([this] { Run(); });
 }
 
@@ -37,7 +46,7 @@ void PlaygroundFollower::Run() {
   });
   // An eventfd takes 8 bytes or is full, and then it is readable already.
   const uint64_t one = 1;
-  (void)!write(done_fd_, &one, sizeof(one));
+  (void)!write(options_.done_fd, &one, sizeof(one));
 }
 
 void PlaygroundFollower::OnEvent(const v1::WatchJobResponse& event) {
@@ -52,6 +61,10 @@ void PlaygroundFollower::OnEvent(const v1::WatchJobResponse& event) {
     PrintBar();
     return;
   }
+  if (event.has_notice()) {
+    OnNotice(event.notice());
+    return;
+  }
   const v1::JobState state = event.transition().state();
   Print(fmt::format("{:<10} {}", JobStateName(state), event.transition().cause()));
   if (state == v1::JOB_STATE_PLANNING) {
@@ -60,6 +73,44 @@ void PlaygroundFollower::OnEvent(const v1::WatchJobResponse& event) {
   if (state == v1::JOB_STATE_DEPLOYING) {
     PrintPlan();
   }
+}
+
+// The coordinator would go on for ever: for a person who may come and mend it.
+void PlaygroundFollower::OnNotice(const v1::JobNotice& notice) {
+  constexpr int32_t kMostLosses = 3;
+  constexpr int64_t kSaidEveryNs = 10'000'000'000;
+  Print(NoticeLine(notice));
+  if (notice.losses() >= kMostLosses) {
+    EndWith(GivenUp(fmt::format("job {} gets nowhere: {}", job_.name, notice.text())));
+  } else if (notice.stays()) {
+    EndWith(GivenUp(notice.text()));
+  } else if (notice.is_waiting()) {
+    const int64_t now_ns = Clock::Real().NowNs();
+    waiting_since_ns_ = waiting_since_ns_ == 0 ? now_ns - kSaidEveryNs : waiting_since_ns_;
+    if (now_ns - waiting_since_ns_ >= options_.patience_ns) {
+      EndWith(GivenUp(fmt::format(
+          "job {} has done all its iterations and has not ended {} later: {}; mend that and go on from its newest "
+          "checkpoint",
+          job_.name, FormatDuration(options_.patience_ns), notice.text())));
+    }
+  }
+}
+
+void PlaygroundFollower::EndWith(absl::Status verdict) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!verdict_.ok()) {
+      return;  // the first one counts
+    }
+    verdict_ = std::move(verdict);
+  }
+  const uint64_t one = 1;
+  (void)!write(options_.alarm_fd, &one, sizeof(one));
+}
+
+absl::Status PlaygroundFollower::verdict() const {
+  const std::lock_guard lock(mutex_);
+  return verdict_;
 }
 
 void PlaygroundFollower::PrintPlan() {
@@ -74,6 +125,9 @@ void PlaygroundFollower::PrintPlan() {
     Print(fmt::format("\nplan          {}\n{}{}\n{}", PlanHeadline(*plan),
                       WarningText({detail->warnings().begin(), detail->warnings().end()}), PredictionText(*prediction),
                       StageTable(*plan, {Rows::kFolded, TextColumns()})));
+    if (absl::Status admitted = options_.admit ? options_.admit(*detail) : absl::OkStatus(); !admitted.ok()) {
+      EndWith(std::move(admitted));
+    }
   }
 }
 

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <functional>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <thread>
@@ -19,10 +21,15 @@ namespace geopipe {
 
 class PlaygroundFollower {
  public:
-  // Lines go to `lines`, with a progress bar below them where that is a terminal; how long planning takes is told on
-  // standard error. `done_fd` (an eventfd, not owned)
-  // becomes readable at the end. `client` and `job` must outlive the follower.
-  PlaygroundFollower(ControlClient& client, const JobSpec& job, std::FILE* lines, int done_fd);
+  struct Options {
+    int done_fd = -1;                                         // an eventfd, not owned: becomes readable at the end
+    int alarm_fd = -1;                                        // the same: when the job is to be ended, see verdict()
+    int64_t patience_ns = 0;                                  // for the job's end when training is over
+    std::function<absl::Status(const v1::JobDetail&)> admit;  // whether a plan may run here
+  };
+  // Lines go to `lines`, with a progress bar below them where that is a terminal. `client` and `job` must outlive the
+  // follower.
+  PlaygroundFollower(ControlClient& client, const JobSpec& job, std::FILE* lines, Options options);
   ~PlaygroundFollower();
   PlaygroundFollower(const PlaygroundFollower&) = delete;
   PlaygroundFollower& operator=(const PlaygroundFollower&) = delete;
@@ -32,10 +39,15 @@ class PlaygroundFollower {
 
   const std::vector<v1::IterationSummary>& iterations() const { return iterations_; }
   const absl::Status& status() const { return status_; }
+  // Why the job is to be ended: its plan is not admitted, it loses workers again and again, its last state cannot be
+  // written, or it does not end as it was told to. OK: it is not. Any thread, any time.
+  absl::Status verdict() const;
 
  private:
   void Run();
   void OnEvent(const v1::WatchJobResponse& event);
+  void OnNotice(const v1::JobNotice& notice);
+  void EndWith(absl::Status verdict);
   void PrintPlan();
   void Print(const std::string& line);
   void PrintBar();
@@ -44,12 +56,15 @@ class PlaygroundFollower {
   const JobSpec& job_;
   std::FILE* lines_;
   const bool terminal_;
-  const int done_fd_;
-  int64_t total_ = 0;         // the watching thread's until Join, as what is below
-  std::optional<Plan> plan_;  // printed last
+  const Options options_;
+  int64_t total_ = 0;             // the watching thread's until Join, as what is below
+  std::optional<Plan> plan_;      // that was printed
+  int64_t waiting_since_ns_ = 0;  // 0: training is not over
   std::vector<v1::IterationSummary> iterations_;
   absl::Status status_;
   ProgressMeter planning_;
+  mutable std::mutex mutex_;
+  absl::Status verdict_;  // guarded by mutex_
   std::thread thread_;
 };
 

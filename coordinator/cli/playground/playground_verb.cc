@@ -1,11 +1,8 @@
 #include "coordinator/cli/playground/playground_verb.h"
 
 #include <fmt/format.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 
 #include <array>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
 #include <filesystem>
@@ -19,8 +16,9 @@
 #include "coordinator/cli/output_files.h"
 #include "coordinator/cli/playground/playground_cluster.h"
 #include "coordinator/cli/playground/playground_compare.h"
-#include "coordinator/cli/playground/playground_follower.h"
+#include "coordinator/cli/playground/playground_course.h"
 #include "coordinator/cli/playground/playground_layout.h"
+#include "coordinator/cli/playground/playground_memory.h"
 #include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/run_report.h"
 #include "coordinator/cli/trace_data.h"
@@ -34,12 +32,11 @@
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
+#include "runtime/base/host_memory.h"
 #include "runtime/base/output.h"
-#include "runtime/base/poll.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/system_time.h"
 #include "runtime/base/terminal.h"
-#include "runtime/base/unique_fd.h"
 #include "runtime/base/wrap.h"
 #include "runtime/manifest/job_manifest.h"
 #include "runtime/rehearsal/host/stolen_time.h"
@@ -48,10 +45,7 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kCallTimeoutNs = 10'000'000'000;
-// Together they keep the promise that everything is gone five seconds after Ctrl-C.
-constexpr int64_t kCancelTimeoutNs = 1'000'000'000;
 constexpr int64_t kStopGraceNs = 2'000'000'000;
-constexpr int64_t kLastWordsTimeoutNs = 8'000'000'000;
 
 struct PlaygroundFlags {
   CommonFlags common;
@@ -64,6 +58,8 @@ struct PlaygroundFlags {
   std::string slowdown;
   std::string output = ".";
   bool keep = false;
+  CourseLimits limits;
+  std::vector<std::string> arguments;  // as they were given
 };
 
 struct Rehearsal {
@@ -123,72 +119,39 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
   return rehearsal;
 }
 
-struct Outcome {
-  RunReport report;
-  bool interrupted = false;
-  absl::Status saved = {};  // of the run's files: the first that could not be written
-
-  bool completed() const { return report.detail.summary().state() == v1::JOB_STATE_COMPLETED; }
-};
-
-std::string_view CancelReason(int signal) {
-  return signal == SIGHUP    ? "the terminal was closed"
-         : signal == SIGTERM ? "the playground was told to stop (SIGTERM)"
-                             : "interrupted at the terminal";
-}
-
-// Waits for the end of the job, a signal, or the end of one of the processes.
-absl::StatusOr<Outcome> Follow(ControlClient& client, const JobSpec& job, PlaygroundCluster& cluster,
-                               ShutdownSignal& shutdown, std::FILE* lines) {
-  const UniqueFd done(eventfd(0, EFD_CLOEXEC));
-  if (done.get() < 0) {
-    return ErrnoStatus(errno, "eventfd");
-  }
-  PlaygroundFollower follower(client, job, lines, done.get());
-  std::vector<pollfd> fds{{done.get(), POLLIN, 0}, {shutdown.fd(), POLLIN, 0}};
-  for (const int pidfd : cluster.pidfds()) {
-    fds.push_back({pidfd, POLLIN, 0});
-  }
-  PollFor(fds, -1);
-  Outcome outcome;
-  if ((fds[0].revents & POLLIN) == 0 && (fds[1].revents & POLLIN) != 0) {
-    const std::string_view why = CancelReason(shutdown.Wait(0));
-    outcome.interrupted = true;
-    PrintErr("\n{}: cancelling the job\n", why);
-    ControlClient canceller(cluster.endpoint(), kCancelTimeoutNs);
-    (void)canceller.CancelJob(job.name, std::string(why));
-    PollFor(std::span(fds).first(1), kCancelTimeoutNs);
-  } else if ((fds[0].revents & POLLIN) == 0) {
-    // An agent that ends fails the job: the coordinator's own words come first when it still can say them.
-    PollFor(std::span(fds).first(2), kLastWordsTimeoutNs);
-    if (const absl::Status ended = cluster.Check(); !ended.ok() && PollFor(std::span(fds).first(1), 0) == 0) {
-      return ended;
-    }
-  }
-  client.StopWatching();
-  follower.Join();
-  if (!follower.status().ok() && !absl::IsCancelled(follower.status()) && !outcome.interrupted) {
-    GP_RETURN_IF_ERROR(cluster.Check());
-    return follower.status();
-  }
-  ControlClient last(cluster.endpoint(), outcome.interrupted ? kCancelTimeoutNs : kCallTimeoutNs);
-  const absl::StatusOr<v1::JobDetail> detail = last.GetJob(job.name);
-  if (detail.ok()) {
-    outcome.report.detail = *detail;
-  } else if (!outcome.interrupted) {
-    return detail.status();
-  }
-  outcome.report.iterations = follower.iterations();
-  return outcome;
-}
-
 // State that all runs of a playground share.
 struct RunContext {
   PlaygroundCluster& cluster;
   ShutdownSignal& shutdown;
   std::FILE* lines;
+  CourseLimits limits;
+  std::string resume_command;
   std::map<std::string, std::string> artifacts;
 };
+
+// For a shell: as it is where nothing in it means anything.
+std::string ShellWord(const std::string& word) {
+  constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
+  if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {
+    return word;
+  }
+  std::string quoted;
+  for (const char c : word) {
+    quoted.append(c == '\'' ? "'\\''" : std::string_view(&c, 1));
+  }
+  return fmt::format("'{}'", quoted);
+}
+
+std::string ResumeCommand(const PlaygroundFlags& flags) {
+  if (!flags.compare.empty()) {
+    return "";  // which of the variants it would go on with is not said
+  }
+  std::string command = "geopipectl playground";
+  for (const std::string& argument : flags.arguments) {
+    command.append(fmt::format(" {}", ShellWord(argument)));
+  }
+  return flags.run.resume ? command : fmt::format("{} --resume", command);
+}
 
 // Writes the trace and names the largest deviation, where the run was long enough to have one.
 absl::Status AddTrace(ControlClient& client, const std::string& name, const std::filesystem::path& folder,
@@ -236,7 +199,14 @@ absl::StatusOr<Outcome> RunOne(const JobSpec& job, const RunOptions& run, const 
   *request.mutable_run() = ToProto(run);
   const std::optional<ProcessorTime> before = ReadProcessorTime();
   GP_RETURN_IF_ERROR(client.ApplyJob(request).status());
-  GP_ASSIGN_OR_RETURN(Outcome outcome, Follow(client, job, context.cluster, context.shutdown, context.lines));
+  const Course course{.job = job,
+                      .run = run,
+                      .cluster = context.cluster,
+                      .shutdown = context.shutdown,
+                      .lines = context.lines,
+                      .limits = context.limits,
+                      .resume_command = context.resume_command};
+  GP_ASSIGN_OR_RETURN(Outcome outcome, FollowCourse(client, course));
   if (const std::optional<ProcessorTime> after = ReadProcessorTime(); before.has_value() && after.has_value()) {
     outcome.report.stolen_share = StolenShare(*before, *after);
   }
@@ -313,6 +283,12 @@ absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, cons
                     rehearsal.job.name, folder.string()));
   }
   GP_RETURN_IF_ERROR(lock.status());
+  if (const std::optional<int64_t> available = AvailableMemoryBytes(); available.has_value()) {
+    absl::Status held = CheckHostHolds(rehearsal.job, rehearsal.run.backend, rehearsal.layout, *available);
+    if (!held.ok()) {
+      return WithExitCode(std::move(held), kExitInfeasible);
+    }
+  }
   GP_ASSIGN_OR_RETURN(TempFolder state, TempFolder::Create("geopipe-playground-"));
   if (flags.keep) {
     state.Keep();
@@ -325,7 +301,8 @@ absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, cons
   PrintTo(lines, "{} ({}), {}, links shaped on this machine; coordinator at {}\n",
           Counted(std::ssize(rehearsal.layout.sites), "site"), fmt::join(rehearsal.layout.sites, ", "),
           Counted(rehearsal.layout.devices(), "device"), cluster->endpoint());
-  RunContext context{*cluster, shutdown, lines, {{"logs", (folder / "logs").string()}}};
+  RunContext context{
+      *cluster, shutdown, lines, flags.limits, ResumeCommand(flags), {{"logs", (folder / "logs").string()}}};
   if (flags.keep) {
     context.artifacts["state"] = state.path().string();
   }
@@ -372,8 +349,9 @@ absl::StatusOr<int> Print(const Outcome& outcome, OutputFormat format) {
   }
   (void)FlushOutput();
   GP_RETURN_IF_ERROR(OrFailed(outcome.saved));
-  if (outcome.interrupted) {
-    return kExitInterrupted;
+  GP_RETURN_IF_ERROR(outcome.given_up);
+  if (outcome.signal != 0) {
+    return outcome.signal == SIGTERM ? kExitTerminated : kExitInterrupted;
   }
   if (state != v1::JOB_STATE_COMPLETED) {
     return NotCompleted(outcome.report.detail.summary());
@@ -401,6 +379,11 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
             "Make stage=N or link=A-B slower than the plan knows, to see it noticed.");
   flags.AddPath("output", &options.output, "DIR", "Where the report and the logs go.");
   flags.Add("keep", &options.keep, "Keep the state folder.");
+  flags.AddDuration("grace", &options.limits.grace_ns,
+                    "With a checkpoint.path: how long Ctrl-C or SIGTERM leaves the job to write a last checkpoint. A "
+                    "second signal ends it at once.");
+  flags.AddDuration("patience", &options.limits.patience_ns,
+                    "How long to wait for a last state that cannot be written when all iterations are done.");
   options.common.AddFormat(flags, {"table", "json", "yaml"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -418,10 +401,14 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
   }
   GP_RETURN_IF_ERROR(CheckOneStandardInput({options.job_path, options.topology_path, options.run.case_path}));
   GP_RETURN_IF_ERROR(OrFailed(CheckSystemTime(Clock::Real().UnixNowNs())));
+  options.arguments.assign(arguments.begin(), arguments.end());
   GP_ASSIGN_OR_RETURN(const Rehearsal rehearsal, Prepare(options));
   GP_RETURN_IF_ERROR(CheckFolder(options, rehearsal.job));
   GP_ASSIGN_OR_RETURN(const auto shutdown, OrFailed(ShutdownSignal::Install()));
   const absl::StatusOr<std::vector<Outcome>> outcomes = Rehearse(options, rehearsal, *shutdown);
+  if (absl::IsResourceExhausted(outcomes.status())) {
+    return outcomes.status();  // with a code of its own
+  }
   if (!outcomes.ok()) {
     return WithExitCode(outcomes.status(), absl::IsCancelled(outcomes.status())         ? kExitInterrupted
                                            : absl::IsInvalidArgument(outcomes.status()) ? kExitBadInput

@@ -175,6 +175,19 @@ std::vector<NodeMessage> JobRun::OrderCheckpoint(int64_t iteration) {
   return sends;
 }
 
+JobRun::Rest JobRun::RestState() const {
+  if (!listed_.empty() && listed_.back().identity.iteration >= *ended_at_) {
+    return Rest::kSaved;
+  }
+  return checkpoints_.Pending(*ended_at_) && (heard_all_ || !silent_.empty()) ? Rest::kPending : Rest::kFailed;
+}
+
+std::vector<NodeMessage> JobRun::SaveRest() {
+  heard_all_ = true;
+  checkpoint_trouble_.clear();
+  return OrderCheckpoint(*ended_at_);
+}
+
 absl::StatusOr<int64_t> JobRun::Checkpoint(Reaction& reaction) {
   constexpr int64_t kHearNs = 2'000'000'000;  // until every rank has heard of it
   if (job_.checkpoint.path.empty()) {

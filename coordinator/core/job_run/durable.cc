@@ -140,7 +140,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
     self.RestoreLosses(stored.detail, now);
     GP_RETURN_IF_ERROR(self.RestoreEpoch(std::move(stored)));
-  } else if (self.epochs_before_ > 0) {
+  } else {
     self.RestoreLosses(stored.detail, now);
     self.iterations_ = IterationLog::Restore(0, limits.max_iterations_kept, 0, stored.next_iteration,
                                              std::move(stored.iterations), {});
@@ -186,6 +186,9 @@ absl::Status JobRun::RestoreEpoch(StoredJob stored) {
   }
   checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length, job_.checkpoint.replicate > 0);
   rollout_ = PlanRollout(epoch.number(), WorkersOf(members_), epoch.committed());
+  if (stored.next_iteration < FirstIteration()) {
+    stored.iterations.clear();  // of a run that did not get as far
+  }
   iterations_ = IterationLog::Restore(plan_->plan.grid.size(), limits_.max_iterations_kept, epoch.number(),
                                       std::max(FirstIteration(), stored.next_iteration), std::move(stored.iterations),
                                       stored.partial);

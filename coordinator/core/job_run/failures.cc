@@ -68,7 +68,7 @@ JobRun::Left JobRun::PassOver(const v1::CheckpointIdentity& identity) {
   }
   const bool none_told = iterations_.next() == FirstIteration();
   if (std::erase(resumable_, *checkpoint) > 0 && none_told) {
-    iterations_ = IterationLog(plan_->plan.grid.size(), FirstIteration(), limits_.max_iterations_kept);
+    iterations_.BeginAt(plan_->plan.grid.size(), FirstIteration(), limits_.max_iterations_kept);
   }
   return Left::kAnother;
 }

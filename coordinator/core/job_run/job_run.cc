@@ -118,7 +118,7 @@ absl::Status JobRun::SetPlan(PlanResult* result, std::string secret) {
   if (epochs_before_ > 0) {
     iterations_.GoOnWith(plan.grid.size());
   } else {
-    iterations_ = IterationLog(plan.grid.size(), FirstIteration(), limits_.max_iterations_kept);
+    iterations_.BeginAt(plan.grid.size(), FirstIteration(), limits_.max_iterations_kept);
   }
   memory_ = {};
   plan_ = std::make_shared<PlanResult>(*result);
@@ -314,6 +314,13 @@ std::string JobRun::WaitsFor() const {
     return "none of its agents can be heard; it waits for one of them, and its workers go on meanwhile";
   }
   return state_ == v1::JOB_STATE_RUNNING && ending_ && pause_wanted_ ? "it pauses after the iteration under way" : "";
+}
+
+std::string JobRun::SilenceSentence() const {
+  return state_ != v1::JOB_STATE_RUNNING || silent_.empty()
+             ? ""
+             : fmt::format("{} {} cannot be heard; workers there go on by themselves meanwhile",
+                           silent_.size() == 1 ? "agent" : "agents", DisplayNames(silent_));
 }
 
 std::string JobRun::WhatRecoveryWaitsFor() const {

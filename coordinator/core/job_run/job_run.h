@@ -128,6 +128,8 @@ class JobRun {
     bool CanGoOnAt(const std::set<NodeKey>& nodes) const;
   };
   void GoOnFrom(Earlier earlier);
+  // A finished job's iterations, which the plan goes on from. Instead of GoOnFrom.
+  void GoOnFrom(IterationLog curve) { iterations_ = std::move(curve); }
   uint64_t epochs_before() const { return epochs_before_; }
   // The job, limited to the micro-batch sizes and sequence lengths that this run may have.
   const JobSpec& choices() const { return choices_; }
@@ -138,6 +140,11 @@ class JobRun {
   absl::Status SetPlan(PlanResult* plan, std::string secret);
   // Begins an epoch with the plan as soon as that is possible.
   Reaction Begin() { return Decide(); }
+  // Writes a checkpoint of the state that the ranks rest with, and says what has become of it.
+  enum class Rest : uint8_t { kSaved, kPending, kFailed };
+  // REQUIRES: PAUSED.
+  Rest RestState() const;
+  std::vector<NodeMessage> SaveRest();
   // Prepares the ranks of the epoch that was begun, and stops workers that are no rank of it, whose devices are given
   // back.
   std::vector<NodeMessage> EnterDeploying(int64_t now_ns, const LinkTable& links);
@@ -251,6 +258,14 @@ class JobRun {
   int64_t reached() const { return reached_; }
   // Reason for waiting that the job's state does not show; empty: none.
   std::string WaitsFor() const;
+  // That some of its agents are not heard while it runs; empty: all are.
+  std::string SilenceSentence() const;
+  // Some rank has finished the last iteration: all have taken part in it, and only words are missing.
+  bool AllDone() const;
+  // Some rank has finished an iteration of the latest epoch.
+  bool fruitful() const { return epoch_.has_value() && reached_ > epoch_->first_iteration; }
+  // Why the latest checkpoint came to nothing; empty: it did not.
+  const std::string& checkpoint_trouble() const { return checkpoint_trouble_; }
   // True while the cause of a loss is still being decided: what the workers said must not be forgotten meanwhile.
   bool diagnosing() const { return diagnosis_.pending(); }
   const IterationLog& iterations() const { return iterations_; }
@@ -304,8 +319,6 @@ class JobRun {
   int64_t ProgressTimeoutNs() const;
   // Limit on an iteration: several times what the plan says.
   int64_t SlowestIterationNs() const;
-  // True when some rank has finished the last iteration: all have taken part in it, and only reports are missing.
-  bool AllDone() const;
 
   // --- orders.cc ---
   NodeMessage Command(const WorkerKey& worker, v1::WorkerCommand command) const;

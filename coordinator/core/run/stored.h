@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,13 @@ struct JobProgress {
   std::string job;
   std::vector<v1::IterationSummary> finished;  // in order
   std::vector<v1::IterationReport> partial;    // of iterations that are not complete
+  // The run begins here: iterations that are stored from there on are of no run any more, nor are those before it that
+  // do not reach up to it.
+  std::optional<int64_t> begins_at = std::nullopt;
+  // In the place of those that are stored.
+  std::optional<std::vector<v1::IterationTimeline>> timelines = std::nullopt;
+
+  bool empty() const { return finished.empty() && partial.empty() && !begins_at.has_value() && !timelines.has_value(); }
 };
 
 }  // namespace geopipe

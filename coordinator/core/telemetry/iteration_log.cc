@@ -48,6 +48,15 @@ void IterationLog::GoOnWith(int32_t ranks) {
   timelines_.clear();  // of other ranks
 }
 
+void IterationLog::BeginAt(int32_t ranks, int64_t first, size_t kept) {
+  std::vector<v1::IterationSummary> below;
+  if (next_ >= first) {
+    const auto end = kept_.begin() + std::max<int64_t>(0, std::ssize(kept_) - (next_ - first));
+    below.assign(std::make_move_iterator(kept_.begin()), std::make_move_iterator(end));
+  }
+  *this = Restore(ranks, kept, 0, first, std::move(below), {});
+}
+
 void IterationLog::BeginEpoch(uint64_t epoch, int64_t first) {
   epoch_ = epoch;
   pending_.erase(pending_.lower_bound(first), pending_.end());

@@ -30,6 +30,9 @@ class IterationLog {
   // Goes on with another plan, of so many ranks: complete iterations stay, incomplete ones are void.
   void GoOnWith(int32_t ranks);
 
+  // A plan of so many ranks begins with iteration `first`. What was told below it stays if it reaches up to it.
+  void BeginAt(int32_t ranks, int64_t first, size_t kept);
+
   // Begins an epoch with iteration `first`, of as many ranks as before. Reports from there on are void, except those of
   // iterations that were told: these are passed over when they are done again.
   void BeginEpoch(uint64_t epoch, int64_t first);

@@ -66,7 +66,7 @@ TEST_CASE("jobs leave a site that is drained when their state is at the others, 
     f.RunFor(kSecond / 10);
     CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 2);
     f.Step(UncordonSite{f.next_call++, "east"});
-    CHECK(f.Last<ReplyToCall>()[0].reply.status().message() == "site east is in use already");
+    CHECK(std::get<v1::UncordonSiteResponse>(*f.Last<ReplyToCall>()[0].reply).already());
   }
   SECTION("a coordinator that is restarted meanwhile knows what is to be copied") {
     Federation g(NextLife(), f.Stored());

@@ -178,6 +178,10 @@ void Federation::Store(const JobProgress& progress) {
     if (job.detail.summary().name() != progress.job) {
       continue;
     }
+    if (progress.begins_at.has_value()) {
+      std::erase_if(job.iterations, [&](const auto& each) { return each.iteration() >= *progress.begins_at; });
+      job.next_iteration = *progress.begins_at;
+    }
     for (const v1::IterationSummary& summary : progress.finished) {
       if (summary.iteration() != job.next_iteration++) {
         broken = broken.empty() ? "iterations stored out of order: job " + progress.job : broken;
@@ -197,11 +201,18 @@ void Federation::Store(const Effect& effect) {
   };
   if (const auto* created = std::get_if<PersistNewJob>(&effect)) {
     if (!refuses_jobs) {
+      StoredJob inserted;
+      if (const auto old = find(created->detail.summary().name()); old != stored_.end() && created->keep_below > 0) {
+        inserted.iterations = old->iterations;
+        std::erase_if(inserted.iterations, [&](const auto& each) { return each.iteration() >= created->keep_below; });
+        inserted.next_iteration = std::min(old->next_iteration, created->keep_below);
+      }
       std::erase_if(stored_, [&](const StoredJob& job) {
         return job.detail.summary().name() == created->detail.summary().name() ||
                job.detail.summary().name() == created->forget;
       });
-      stored_.emplace_back().detail = created->detail;
+      inserted.detail = created->detail;
+      stored_.push_back(std::move(inserted));
     }
   } else if (const auto* persist = std::get_if<PersistTransition>(&effect)) {
     const auto job = find(persist->job);

@@ -61,6 +61,28 @@ TEST_CASE("a lost report holds nothing up: its iteration is told as far as it is
   CHECK(log.Measure(512)->iterations() == 1);  // after the warm-up the one that is complete: iteration 4
 }
 
+TEST_CASE("a plan that begins where an earlier run has been keeps what reaches up to it") {
+  IterationLog log(1, 0, 100);
+  for (int64_t i = 0; i < 5; ++i) {
+    log.OnReport(Report(0, i));
+  }
+  IterationLog same = log;
+  same.BeginAt(2, 5, 100);
+  CHECK(same.oldest() == 0);
+  CHECK(same.next() == 5);
+  CHECK(same.OnReport(Report(0, 5)) == 0);
+  CHECK(same.OnReport(Report(1, 5)) == 1);
+  IterationLog earlier = log;
+  earlier.BeginAt(1, 3, 100);
+  CHECK(earlier.oldest() == 0);
+  CHECK(earlier.next() == 3);
+  CHECK(earlier.Get(2).loss() == 3.0);
+  IterationLog later = log;
+  later.BeginAt(1, 7, 100);
+  CHECK(later.oldest() == 7);
+  CHECK(later.next() == 7);
+}
+
 TEST_CASE("medians leave out the warm-up and are taken over what is kept") {
   IterationLog log(1, 0, 1000);
   CHECK_FALSE(log.Measure(512).has_value());

@@ -1,0 +1,130 @@
+// What is said of jobs beside their states, and jobs that are to end with a checkpoint.
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "coordinator/core/coordinator.h"
+#include "runtime/base/utf8.h"
+
+namespace geopipe {
+
+void Coordinator::Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice) {
+  Log(level, job.name(), notice.text());
+  notice.set_unix_time_ns(now.unix_ns);
+  notice.set_text(ToUtf8(notice.text()));
+  notice.set_is_warning(level != LogLevel::kInfo);
+  AddNotice(job, std::move(notice));
+  changed_.insert(job.name());
+}
+
+// Whoever is lost, a job that loses workers again before anything came of it gets nowhere.
+void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
+  v1::JobSummary& summary = *job.detail.mutable_summary();
+  const bool runs = job.state() == v1::JOB_STATE_RUNNING && job.run != nullptr;
+  if (runs && job.run->fruitful() && summary.losses() > 0) {
+    const int32_t losses = summary.losses();
+    summary.set_losses(0);
+    if (losses >= kNotableLosses) {
+      v1::JobNotice notice;
+      notice.set_text(fmt::format("an iteration is finished again, after {} losses", losses));
+      Notify(now, job, LogLevel::kInfo, std::move(notice));
+    }
+  }
+  if (!reaction.loss.has_value()) {
+    return;
+  }
+  summary.set_losses(summary.losses() + 1);
+  if (summary.losses() >= kNotableLosses) {
+    v1::JobNotice notice;
+    notice.set_losses(summary.losses());
+    notice.set_text(fmt::format("the job has lost workers {} times without finishing an iteration; last: {}",
+                                summary.losses(), reaction.loss->cause));
+    Notify(now, job, LogLevel::kWarning, std::move(notice));
+  }
+}
+
+// Once when checkpoints begin to come to nothing, and once when one is complete again.
+void Coordinator::NoteSaving(Now now, Job& job, const Reaction& reaction) {
+  v1::JobNotice notice;
+  if (reaction.checkpoint_trouble.has_value()) {
+    job.detail.set_checkpoint_trouble(ToUtf8(*reaction.checkpoint_trouble));
+    if (!std::exchange(job.saving_fails, true)) {
+      notice.set_text(*reaction.checkpoint_trouble);
+      Notify(now, job, LogLevel::kWarning, std::move(notice));
+    }
+  } else if (reaction.checkpoint.has_value() && std::exchange(job.saving_fails, false)) {
+    notice.set_text(fmt::format("checkpoints are written again: that of iteration {} is complete",
+                                reaction.checkpoint->identity.iteration));
+    Notify(now, job, LogLevel::kInfo, std::move(notice));
+  }
+}
+
+void Coordinator::SayWait(Now now, Job& job) {
+  constexpr int64_t kEveryNs = 10'000'000'000;
+  if (job.run == nullptr || !job.run->AllDone()) {
+    job.say_wait_at_ns = 0;
+    return;
+  }
+  if (job.say_wait_at_ns == 0) {
+    job.say_wait_at_ns = now.ns + kEveryNs;
+  }
+  if (now.ns < job.say_wait_at_ns) {
+    return;
+  }
+  job.say_wait_at_ns = now.ns + kEveryNs;
+  v1::JobNotice notice;
+  notice.set_is_waiting(true);
+  notice.set_text(job.run->WaitsFor());
+  if (notice.text().empty()) {
+    notice.set_text("all iterations are done; the last reports of its workers are awaited");
+  }
+  Notify(now, job, LogLevel::kInfo, std::move(notice));
+}
+
+void Coordinator::Close(Now now, Job& job) {
+  constexpr int kMaxTries = 5;
+  constexpr int64_t kFirstDelayNs = 500'000'000;  // doubled from try to try: a rank may still write the one before
+  if (job.closing.empty() || IsFinal(job.state())) {
+    return;
+  }
+  if (job.run == nullptr || !job.run->epoch().has_value()) {  // nothing was done since its last checkpoint
+    Finish(now, job, v1::JOB_STATE_CANCELLED, job.closing);
+    return;
+  }
+  if (job.state() == v1::JOB_STATE_RUNNING && !job.run->pause_wanted() && !job.run->AllDone()) {
+    job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
+    Reaction reaction = job.run->Pause();
+    Emit(PersistRecord{job.name(), RecordOf(job)});
+    React(now, job, std::move(reaction));
+    return;
+  }
+  if (job.state() != v1::JOB_STATE_PAUSED) {
+    return;
+  }
+  const JobRun::Rest rest = job.run->RestState();
+  if (rest == JobRun::Rest::kSaved) {
+    Finish(now, job, v1::JOB_STATE_CANCELLED,
+           fmt::format("{}; its state before iteration {} is in a checkpoint", job.closing, *job.run->ended_at()));
+    return;
+  }
+  if (rest == JobRun::Rest::kPending || now.ns < job.closing_at_ns) {
+    return;
+  }
+  if (job.closing_tries == kMaxTries) {
+    v1::JobNotice notice;
+    notice.set_text(
+        fmt::format("the job is not cancelled but stays PAUSED before iteration {}, for its checkpoint cannot "
+                    "be written: {}",
+                    *job.run->ended_at(), job.run->checkpoint_trouble()));
+    notice.set_stays(true);
+    job.closing.clear();
+    job.closing_tries = 0;
+    Emit(PersistRecord{job.name(), RecordOf(job)});
+    Notify(now, job, LogLevel::kWarning, std::move(notice));
+    return;
+  }
+  job.closing_at_ns = now.ns + (kFirstDelayNs << job.closing_tries++);
+  React(now, job, {.sends = job.run->SaveRest()});
+}
+
+}  // namespace geopipe

@@ -1,0 +1,161 @@
+// What commands leave of jobs and their history, over restarts of the coordinator, with real programs.
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <catch2/catch.hpp>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "runtime/base/files.h"
+#include "tests/support/command.h"
+#include "tests/support/durations.h"
+#include "tests/support/process_federation.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLimitNs = 60 * kSecond;
+
+class History {
+ public:
+  History() {
+    absl::StatusOr<std::unique_ptr<ProcessFederation>> started =
+        ProcessFederation::Start({.sites = {"north", "east"}, .latency_ns = 2'000'000});
+    INFO(started.status().ToString());
+    REQUIRE(started.ok());
+    federation = *std::move(started);
+  }
+
+  // A job of so many iterations with checkpoints below folder()/ck.
+  std::string Job(const std::string& name, int64_t iterations) const {
+    const fs::path path = federation->folder() / (name + ".yaml");
+    REQUIRE(WriteFileAtomically(path,
+                                fmt::format("apiVersion: geopipe/v1\n"
+                                            "kind: TrainingJob\n"
+                                            "metadata: {{name: {}}}\n"
+                                            "spec:\n"
+                                            "  model: {{hidden_size: 32, intermediate_size: 64, num_hidden_layers: 2, "
+                                            "num_attention_heads: 4, num_key_value_heads: 2, vocab_size: 258}}\n"
+                                            "  data: {{format: text, path: [{}/LICENSE], tokenizer: byte}}\n"
+                                            "  training: {{iterations: {}, tokens_per_iteration: 128}}\n"
+                                            "  search: {{micro_batch_size: [1], sequence_length: [32]}}\n"
+                                            "  placement: {{sites: [north, east]}}\n"
+                                            "  checkpoint: {{path: {}/ck, every: 5}}\n",
+                                            name, GEOPIPE_SOURCE_DIR, iterations, federation->folder().string()))
+                .ok());
+    return path.string();
+  }
+  std::string Ask(const std::vector<std::string>& arguments) const {
+    const absl::StatusOr<std::string> answer = federation->Geopipectl(arguments);
+    INFO(answer.status().ToString());
+    REQUIRE(answer.ok());
+    return *answer;
+  }
+  std::string Refusal(const std::vector<std::string>& arguments) const {
+    return std::string(federation->Geopipectl(arguments).status().message());
+  }
+  std::vector<int64_t> CurveOf(const std::string& name) const {
+    std::vector<int64_t> iterations;
+    const absl::StatusOr<std::vector<v1::IterationSummary>> curve = federation->Curve(name);
+    REQUIRE(curve.ok());
+    for (const v1::IterationSummary& each : *curve) {
+      iterations.push_back(each.iteration());
+    }
+    return iterations;
+  }
+  void Restart() const {
+    federation->KillCoordinator();
+    REQUIRE(federation->StartCoordinator().ok());
+  }
+
+  std::unique_ptr<ProcessFederation> federation;
+};
+
+TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator that was not told to drop it") {
+  History h;
+  const std::string ten = h.Job("q", 10);
+  h.Ask({"apply", "-f", ten});
+  REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kLimitNs).ok());
+
+  // Its name cannot be taken by mistake.
+  CHECK_THAT(
+      h.Refusal({"apply", "-f", ten}),
+      Catch::Contains("job q is COMPLETED with 10 iterations done, whose history this would drop: go on from its "
+                      "checkpoint of iteration 10 with --resume, drop it with --replace"));
+  CHECK_THAT(h.Refusal({"apply", "-f", ten, "--replace"}), Catch::Contains("has checkpoints of job q"));
+  CHECK(h.CurveOf("q").size() == 10);
+
+  // Its trace outlives the coordinator.
+  h.Restart();
+  const std::string trace = (h.federation->folder() / "trace.json").string();
+  CHECK_THAT(h.Ask({"trace", "q", "--export-trace", trace}), Catch::Contains("of job q written to"));
+  CHECK(fs::file_size(trace) > 0);
+  CHECK_THAT(h.Ask({"describe", "q"}), Catch::Contains("newest: ") && Catch::Contains("/ck/iteration-0000000010\n"));
+
+  // A job that goes on has the whole curve.
+  h.Ask({"apply", "-f", h.Job("q", 15), "--resume"});
+  REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kLimitNs).ok());
+  std::vector<int64_t> all(15);
+  for (size_t i = 0; i < all.size(); ++i) {
+    all[i] = static_cast<int64_t>(i);
+  }
+  CHECK(h.CurveOf("q") == all);
+  h.Restart();
+  CHECK(h.CurveOf("q") == all);
+
+  // Several names: each is asked, each error is told.
+  const std::string errors = h.Refusal({"cancel", "q", "nope", "nor"});
+  CHECK_THAT(errors, Catch::Contains("job q is already COMPLETED") && Catch::Contains("there is no job \"nope\"") &&
+                         Catch::Contains("there is no job \"nor\""));
+}
+
+TEST_CASE("a watch survives the coordinator, and a job is cancelled with a last checkpoint") {
+  History h;
+  h.Ask({"apply", "-f", h.Job("long", 1'000'000)});
+  REQUIRE(h.federation->AwaitIteration("long", 3, kLimitNs).ok());
+  Command watch("geopipectl", {"watch", "long", "--server", h.federation->endpoint()});
+  const auto wait_for = [&](const std::string& what, const std::function<bool()>& done) {
+    const absl::Status status = AwaitNs(what, kLimitNs, [&]() -> absl::StatusOr<bool> { return done(); }).status();
+    INFO(watch.out());
+    INFO(watch.err());
+    INFO(status.ToString());
+    REQUIRE(status.ok());
+  };
+  wait_for("iterations", [&] { return watch.out().find("iteration       3/1000000") != std::string::npos; });
+  h.federation->KillCoordinator();
+  wait_for("the loss",
+           [&] { return watch.err().find("; the watch goes on when it answers again\n") != std::string::npos; });
+  REQUIRE(h.federation->StartCoordinator().ok());
+  wait_for("the return", [&] { return watch.err().find("the coordinator answers again\n") != std::string::npos; });
+  const absl::StatusOr<v1::JobSummary> then = h.federation->Summary("long");
+  REQUIRE(then.ok());
+  REQUIRE(h.federation->AwaitIteration("long", then->iterations_done() + 3, kLimitNs).ok());
+
+  CHECK(h.Ask({"resume", "long"}).starts_with("job long is already running"));
+  const std::string cancelled = h.Ask({"cancel", "long", "--checkpoint", "--reason", "enough"});
+  CHECK_THAT(cancelled, Catch::StartsWith("job long CANCELLED: enough; its state before iteration ") &&
+                            Catch::EndsWith("is in a checkpoint\n"));
+  CHECK(h.Ask({"cancel", "long"}).starts_with("job long is already cancelled: "));
+  const CommandResult ended = watch.Finish(20 * kSecond);
+  CHECK(ended.exit_status.exit_code == 1);
+  CHECK_THAT(ended.err, Catch::EndsWith("is in a checkpoint\n"));
+  // Each iteration once, and none is missing.
+  int64_t next = 1;
+  size_t at = 0;
+  while ((at = ended.out.find("\niteration ", at)) != std::string::npos) {
+    at += std::string("\niteration ").size();
+    REQUIRE(std::stoll(ended.out.substr(at, 8)) == next++);
+  }
+  const absl::StatusOr<v1::JobDetail> detail = h.federation->control().GetJob("long");
+  REQUIRE(detail.ok());
+  CHECK(next == detail->summary().iterations_done() + 1);
+  CHECK(detail->checkpoints().rbegin()->identity().iteration() == detail->summary().iterations_done());
+}
+
+}  // namespace
+}  // namespace geopipe
