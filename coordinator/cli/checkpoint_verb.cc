@@ -24,6 +24,7 @@
 #include "runtime/base/output.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/terminal.h"
+#include "runtime/base/wrap.h"
 #include "runtime/base/utf8.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
@@ -160,7 +161,7 @@ absl::StatusOr<int> ListOfJob(const CommonFlags& common, const std::string& job)
     PrintDocument({{"job", job}, {"complete", CheckpointsToJson(detail)}}, common.output);
     return kExitOk;
   }
-  const std::string text = CheckpointText(detail, TextColumns());
+  const std::string text = WrapLines(CheckpointText(detail, TextColumns()), TextColumns());
   PrintOut("{}", text.empty() ? "no complete checkpoints\n" : text);
   return kExitOk;
 }
