@@ -11,7 +11,9 @@
 #include "coordinator/cli/verb.h"
 #include "runtime/base/output.h"
 #include "runtime/base/suggest.h"
+#include "runtime/base/terminal.h"
 #include "runtime/base/utf8.h"
+#include "runtime/base/wrap.h"
 
 namespace geopipe {
 namespace {
@@ -50,9 +52,10 @@ std::string Help() {
   for (const Verb& verb : kVerbs) {
     text += fmt::format("  {:<12}{}\n", verb.name, verb.summary);
   }
-  return text +
-         "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied,\n130 interrupted,\n143 "
-         "told to stop.\n";
+  text +=
+      "\nExit codes: 0 ok, 1 failed, 2 bad input, 3 infeasible, 4 unreachable, 5 denied, 130 interrupted, 143 told to "
+      "stop.\n";
+  return WrapLines(text, TerminalColumns());
 }
 
 // Flags of the connection may stand before the verb; each becomes the verb's own.
