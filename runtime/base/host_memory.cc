@@ -1,5 +1,7 @@
 #include "runtime/base/host_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <charconv>
 #include <string>
@@ -81,7 +83,7 @@ std::optional<int64_t> AvailableMemoryBytes(const std::filesystem::path& root) {
     if (second == std::string_view::npos) {
       continue;
     }
-    const std::string controllers = "," + std::string(line.substr(first + 1, second - first - 1)) + ",";
+    const std::string controllers = fmt::format(",{},", line.substr(first + 1, second - first - 1));
     if (controllers == ",,") {
       limit_by(LeftInGroups(root / "sys/fs/cgroup", line.substr(second + 1), kVersion2));
     } else if (controllers.find(",memory,") != std::string::npos) {
