@@ -13,12 +13,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::string_view kCase = "devices: 3\nmicro_batches: 4\nforward_s: 0.01\nbackward_s: 0.02\n";
+constexpr std::string_view kThreeDevices = "devices: 3\nmicro_batches: 4\nforward_s: 0.01\nbackward_s: 0.02\n";
 
 class Files {
  public:
   Files() : folder_(TestFolder()) {
-    REQUIRE(WriteFileAtomically(Path("case.yaml"), kCase).ok());
+    REQUIRE(WriteFileAtomically(Path("case.yaml"), kThreeDevices).ok());
     fs::create_symlink("case.yaml", Path("link.yaml"));
     fs::create_hard_link(Path("case.yaml"), Path("hard.yaml"));
   }
@@ -38,7 +38,7 @@ TEST_CASE("an export is refused whose file is an input or another export") {
     for (const char* name : {"case.yaml", "link.yaml", "hard.yaml"}) {
       CAPTURE(flag, name);
       CheckEnded(files.Simulate({flag, files.Path(name)}), 2, "error: ", {flag, "-f", "would be lost"});
-      CHECK(*ReadFile(files.Path("case.yaml"), 1000) == kCase);
+      CHECK(*ReadFile(files.Path("case.yaml"), 1000) == kThreeDevices);
     }
   }
   CheckEnded(files.Simulate({"--export-csv", files.Path("new"), "--export-svg", files.Path("new")}), 2,
@@ -63,7 +63,7 @@ TEST_CASE("an export to standard output takes the place of the report") {
 TEST_CASE("~ is the home of whoever types, and another's is refused") {
   const TempFolder home = TestFolder();
   const TempFolder elsewhere = TestFolder();
-  REQUIRE(WriteFileAtomically(home.path() / "case.yaml", kCase).ok());
+  REQUIRE(WriteFileAtomically(home.path() / "case.yaml", kThreeDevices).ok());
   const std::vector<std::pair<std::string, std::string>> environment{{"HOME", home.path().string()}};
   Command simulate("geopipectl", {"simulate", "-f", "~/case.yaml", "--export-csv=~/out.csv"}, environment);
   const CommandResult result = simulate.Finish(60'000'000'000);

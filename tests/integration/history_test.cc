@@ -19,7 +19,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLimitNs = 60 * kSecond;
+constexpr int64_t kHistoryLimitNs = 60 * kSecond;
 
 class History {
  public:
@@ -80,7 +80,7 @@ TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator
   History h;
   const std::string ten = h.Job("q", 10);
   h.Ask({"apply", "-f", ten});
-  REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kLimitNs).ok());
+  REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kHistoryLimitNs).ok());
 
   // Its name cannot be taken by mistake.
   CHECK_THAT(
@@ -99,7 +99,7 @@ TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator
 
   // A job that goes on has the whole curve.
   h.Ask({"apply", "-f", h.Job("q", 15), "--resume"});
-  REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kLimitNs).ok());
+  REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kHistoryLimitNs).ok());
   std::vector<int64_t> all(15);
   for (size_t i = 0; i < all.size(); ++i) {
     all[i] = static_cast<int64_t>(i);
@@ -117,10 +117,11 @@ TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator
 TEST_CASE("a watch survives the coordinator, and a job is cancelled with a last checkpoint") {
   History h;
   h.Ask({"apply", "-f", h.Job("long", 1'000'000)});
-  REQUIRE(h.federation->AwaitIteration("long", 3, kLimitNs).ok());
+  REQUIRE(h.federation->AwaitIteration("long", 3, kHistoryLimitNs).ok());
   Command watch("geopipectl", {"watch", "long", "--server", h.federation->endpoint()});
   const auto wait_for = [&](const std::string& what, const std::function<bool()>& done) {
-    const absl::Status status = AwaitNs(what, kLimitNs, [&]() -> absl::StatusOr<bool> { return done(); }).status();
+    const absl::Status status =
+        AwaitNs(what, kHistoryLimitNs, [&]() -> absl::StatusOr<bool> { return done(); }).status();
     INFO(watch.out());
     INFO(watch.err());
     INFO(status.ToString());
@@ -134,7 +135,7 @@ TEST_CASE("a watch survives the coordinator, and a job is cancelled with a last 
   wait_for("the return", [&] { return watch.err().find("the coordinator answers again\n") != std::string::npos; });
   const absl::StatusOr<v1::JobSummary> then = h.federation->Summary("long");
   REQUIRE(then.ok());
-  REQUIRE(h.federation->AwaitIteration("long", then->iterations_done() + 3, kLimitNs).ok());
+  REQUIRE(h.federation->AwaitIteration("long", then->iterations_done() + 3, kHistoryLimitNs).ok());
 
   CHECK(h.Ask({"resume", "long"}).starts_with("job long is already running"));
   const std::string cancelled = h.Ask({"cancel", "long", "--checkpoint", "--reason", "enough"});

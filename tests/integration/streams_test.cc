@@ -11,7 +11,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kTimeoutNs = 60'000'000'000;
+constexpr int64_t kStreamTimeoutNs = 60'000'000'000;
 
 // A shell's words for the streams of the program that it becomes. $F is a pipe that nobody reads.
 struct Streams {
@@ -129,7 +129,7 @@ TEST_CASE("a daemon lives on whose log goes nowhere, and nothing of its own beco
           "/dev/null");
   }
   coordinator.process().Signal(SIGTERM);
-  CHECK(coordinator.Finish(kTimeoutNs).exit_status.success());
+  CHECK(coordinator.Finish(kStreamTimeoutNs).exit_status.success());
 }
 
 }  // namespace
