@@ -109,7 +109,7 @@ TEST_CASE("mistakes in the configuration are named with their place") {
       {"threads: 4", "threads: -1", "it must be from 1 to"},
       {"memory: 2GiB", "memory: 2", "unit"},
       {"efficiency: 0.4", "efficiency: 1.5", "at most 1"},
-      {"orphan_grace: 10s", "orphan_grace: 0s", "it must be at least 6s"},
+      {"orphan_grace: 10s", "orphan_grace: 0s", "it must be from 6s to 720h"},
       {"to: north", "to: west", "agent.yaml:10:10"},
       {"to: north", "to: east", "name each other site once"},
       {"latency: 5ms, ", "", "latency"},

@@ -310,13 +310,7 @@ TEST_CASE("a worker whose keeper is killed before the table names it does not ru
   kill(static_cast<pid_t>(keeper), SIGKILL);
   WaitForEnd(pid);
   CHECK(*ReadFile(node.log(), 100) == "");
-  UniqueFd empty;  // what the next keeper is waiting to read
-  WaitUntil([&] {
-    empty.Reset(open(table.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC));
-    return empty.valid();
-  });
   REQUIRE(unlink(table.c_str()) == 0);
-  empty.Reset();
   const auto list = supervised.Next<KeeperListed>();
   CHECK(list.running.empty());
   CHECK(list.ended.empty());

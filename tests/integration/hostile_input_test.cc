@@ -80,7 +80,7 @@ TEST_CASE("hostile input: a job's keys") {
     std::vector<std::string> words;
   };
   std::string many = "micro_batch_size: [1";
-  for (int i = 2; i <= 100'000; ++i) {
+  for (int i = 2; i <= 50'000; ++i) {
     many += fmt::format(", {}", i);
   }
   const Row row = GENERATE_REF(values<Row>({
@@ -296,8 +296,10 @@ TEST_CASE("hostile input: what is never there when it is read") {
 
 TEST_CASE("hostile input: words and names without end") {
   const std::string letters(100'000, 'x');
-  CheckRefused({letters}, {"unknown verb 'xxx", "...'"});
-  CheckRefused({"pl\x1b[31man"}, {"unknown verb 'pl?[31man'"});
+  const CommandResult verb_of_letters = RunCommand("geopipectl", {letters});
+  CheckEnded(verb_of_letters, 2, "error: unknown verb 'xxx", {"...'", "lists the verbs"});
+  CHECK(verb_of_letters.err.size() <= kMaxSentenceBytes);
+  CheckEnded(RunCommand("geopipectl", {"pl\x1b[31man"}), 2, "error: unknown verb 'pl?[31man'", {});
   CheckRefused({"plan", "--" + letters}, {"unknown flag --xxx", "..."});
   CheckRefused({"plan", "--fi\x1b[31mle"}, {"unknown flag --fi?[31mle"});
   for (const std::string verb : {"describe", "watch", "cancel", "pause", "profile", "trace"}) {

@@ -232,7 +232,7 @@ TEST_CASE("Sizes that cannot be are found at their place") {
       {"iterations: 10", "iterations: 9223372036854775807",
        "iterations: is 9223372036854775807; it must be from 1 to 1000000000"},
       {"iterations: 10", "iterations: 10\n    learning_rate: 1e300",
-       "learning_rate: is 1e+300; it must be above 0 and at most 1000"},
+       "learning_rate: is 1e+300; it must be above 0 and at most 1e+30"},
       {"iterations: 10", "iterations: 10\n    weight_decay: 1e300",
        "weight_decay: is 1e+300; it must be from 0 to 1000"},
       {"iterations: 10", "iterations: 10\n    tokens_per_iteration: 1e15",
