@@ -53,7 +53,7 @@ constexpr const char* kAddDrainedSites = R"sql(
   UPDATE schema_version SET version = 4;
 )sql";
 
-// What schema 5 adds.
+// Adds what is new in schema 5.
 constexpr const char* kAddTimelines = R"sql(
   CREATE TABLE timelines (
     job TEXT NOT NULL REFERENCES jobs(name) ON DELETE CASCADE, iteration INTEGER NOT NULL, timeline BLOB NOT NULL,

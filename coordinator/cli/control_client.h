@@ -64,7 +64,7 @@ class ControlClient {
  private:
   struct Stub;  // keeps gRPC out of what includes this
 
-  // What a watch has told, over all its streams.
+  // Keeps what a watch has told, over all its streams.
   struct Told {
     int64_t from_iteration = 0;  // not yet
     int64_t transitions = 0;

@@ -15,10 +15,10 @@ namespace geopipe {
 // "2026-01-31 12:00:05" in UTC.
 std::string TimeText(int64_t unix_time_ns);
 
-// Where the newest of them is, on the nodes that have written it: its folder; "" when there is none.
-std::string NewestCheckpointFolder(const v1::JobDetail& detail);  // A table of them, where the newest is and, if the
-                                                                  // latest attempt came to nothing, why; "" when there
-                                                                  // is nothing to tell.
+// Returns the folder where the newest of them is, on the nodes that have written it; "" when there is none.
+std::string NewestCheckpointFolder(const v1::JobDetail& detail);
+// Returns a table of them, where the newest is and, if the latest attempt came to nothing, why; "" when there is
+// nothing to tell.
 std::string CheckpointText(const v1::JobDetail& detail, int32_t columns);
 nlohmann::ordered_json CheckpointsToJson(const v1::JobDetail& detail);
 

@@ -40,7 +40,7 @@ bool IsOver(v1::JobState state) {
   return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
 }
 
-// Until the job that is to end with a checkpoint has ended. Aborted: it stays, and why.
+// Waits until the job that is to end with a checkpoint has ended. Aborted: it stays, and why.
 absl::StatusOr<JobAnswer> AwaitEnd(const CommonFlags& common, const std::string& name) {
   ControlClient client(common.server, common.timeout_ns);
   std::string stays;
@@ -57,7 +57,7 @@ absl::StatusOr<JobAnswer> AwaitEnd(const CommonFlags& common, const std::string&
   return JobAnswer{.job = detail.summary()};
 }
 
-// What a job is that was asked to become what it is, or is about to become.
+// Says of a job that it already is, or is about to become, what it was asked to become.
 std::string AlreadyWords(std::string_view verb, const v1::JobSummary& job) {
   const bool paused = job.state() == v1::JOB_STATE_PAUSED;
   const std::string_view words = verb == "cancel"  ? "cancelled"

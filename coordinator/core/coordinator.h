@@ -143,9 +143,9 @@ class Coordinator {
   // Stores what was reported since the last call, and acknowledges it.
   void Flush(Now now);
   JobProgress TakeProgress(Now now, Job& job);
-  // Where there are newer ones than the store has, and it is time.
+  // Returns the latest timelines where there are newer ones than the store has, and it is time.
   std::optional<std::vector<v1::IterationTimeline>> TakeTimelines(Now now, Job& job) const;
-  // For the log and for who watches.
+  // Logs the notice and keeps it for those who watch the job.
   void Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice);
   void NoteLosses(Now now, Job& job, const Reaction& reaction);
   void NoteSaving(Now now, Job& job, const Reaction& reaction);

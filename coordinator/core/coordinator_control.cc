@@ -25,7 +25,7 @@ std::string ReplaceSentence(const Job& old, int64_t last) {
       old.name(), JobStateName(old.state()), summary.iterations_done(), from);
 }
 
-// Whether the job may take the place of this finished one, and below which iteration that one's history stays.
+// Tells whether the job may take the place of this finished one, and below which iteration that one's history stays.
 absl::StatusOr<int64_t> MayReplace(const Job& old, const ApplyJob& event) {
   const absl::StatusOr<JobSpec> spec = ParseManifest(old.detail.manifest());
   const std::string& path = event.job.checkpoint.path;
@@ -194,7 +194,7 @@ void Coordinator::On(Now /*now*/, TimelinesLoaded& event) {
     ReplyError(event.call, absl::InternalError(event.timelines.status().message()));
     return;
   }
-  // Of a plan that was made since, nothing is stored yet.
+  // Timelines of a plan that was made since are not stored yet.
   if (event.timelines->empty() || job->timelines_void) {
     const bool is_over = IsFinal(job->state());
     const std::string_view why =

@@ -1,4 +1,4 @@
-// What is said of jobs beside their states, and jobs that are to end with a checkpoint.
+// Says of jobs what their states do not, and closes those that are to end with a checkpoint.
 #include <fmt/format.h>
 
 #include <utility>
@@ -17,7 +17,7 @@ void Coordinator::Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice
   changed_.insert(job.name());
 }
 
-// Whoever is lost, a job that loses workers again before anything came of it gets nowhere.
+// A job that loses workers again before anything came of it gets nowhere, whoever is lost.
 void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
   v1::JobSummary& summary = *job.detail.mutable_summary();
   const bool runs = job.state() == v1::JOB_STATE_RUNNING && job.run != nullptr;
@@ -43,7 +43,7 @@ void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
   }
 }
 
-// Once when checkpoints begin to come to nothing, and once when one is complete again.
+// Notifies once when checkpoints begin to come to nothing, and once when one is complete again.
 void Coordinator::NoteSaving(Now now, Job& job, const Reaction& reaction) {
   v1::JobNotice notice;
   if (reaction.checkpoint_trouble.has_value()) {

@@ -311,7 +311,7 @@ void KeepCurve(const Job& old, int64_t below, Job& job) {
   }
   job.past_stored = old.past_stored;
   job.stored_next = below;
-  // With a gap before `below` nothing is known.
+  // A gap before `below` leaves nothing known.
   job.past = IterationLog::Restore(0, kept.size(), 0, below,
                                    log.next() < below ? std::vector<v1::IterationSummary>() : std::move(kept), {});
 }

@@ -65,12 +65,12 @@ struct Job {
   const IterationLog& iterations() const { return run == nullptr ? past : run->iterations(); }
 };
 
-// For those who watch the job.
+// Keeps the notice for those who watch the job.
 void AddNotice(Job& job, v1::JobNotice notice);
-// What goes wrong with the job without ending it: it loses workers again and again, checkpoints come to nothing, agents
-// are not heard. Sentences; empty: nothing.
+// Tells what goes wrong with the job without ending it: it loses workers again and again, checkpoints come to nothing,
+// agents are not heard. Sentences; empty: nothing.
 std::string TroubleOf(const Job& job);
-// From how many losses in a row on that is said.
+// Losses in a row from which on that is said.
 inline constexpr int32_t kNotableLosses = 3;
 
 // A new job: PENDING, with its first transition.

@@ -16,7 +16,7 @@
 
 namespace geopipe {
 
-// What the entries are measurements of. Of another model, precision or kind of device they say nothing.
+// Names what the entries are measurements of. Of another model, precision or kind of device they say nothing.
 struct ProfiledModel {
   ModelSpec model;  // its layers need not be the job's: what is measured is one
   Precision precision = Precision::kFp32;
@@ -33,10 +33,10 @@ struct ProfileFile {
   friend bool operator==(const ProfileFile&, const ProfileFile&) = default;
 };
 
-// What the workers of this job measure.
+// Returns what the workers of this job measure.
 ProfiledModel ProfiledModelOf(const JobSpec& job);
 
-// What a profile is to be used for; it is refused where it is of something else.
+// Names what a profile is to be used for; it is refused where it is of something else.
 struct ProfileUse {
   const JobSpec& job;
   const ClusterSpec& cluster;
@@ -48,7 +48,7 @@ absl::StatusOr<ProfileFile> ReadProfileFile(const std::filesystem::path& path, c
 absl::StatusOr<ProfileFile> ParseProfileFile(std::string_view text, std::string_view file,
                                              const ProfileUse* use = nullptr);
 
-// What ParseProfileFile reads back to the same.
+// Returns text that ParseProfileFile reads back to the same.
 std::string FormatProfile(const ProfileFile& file);
 absl::Status WriteProfileFile(const std::filesystem::path& path, const ProfileFile& file);
 

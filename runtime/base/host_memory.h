@@ -1,4 +1,4 @@
-// What this host's memory still holds.
+// Reads how much this host's memory still holds.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-// How playgrounds end: with a last checkpoint, because nothing comes of them, or before they begin.
+// Tests how playgrounds end: with a last checkpoint, because nothing comes of them, or before they begin.
 #include <fmt/format.h>
 
 #include <algorithm>

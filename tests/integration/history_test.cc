@@ -1,4 +1,4 @@
-// What commands leave of jobs and their history, over restarts of the coordinator, with real programs.
+// Tests what commands leave of jobs and their history, over restarts of the coordinator, with real programs.
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 

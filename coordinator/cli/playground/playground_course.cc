@@ -42,7 +42,7 @@ std::string_view CancelReason(int signal) {
                              : "interrupted at the terminal";
 }
 
-// What the processes of this machine would take with the plan that the job has got.
+// Checks that this host holds what its processes would take with the plan that the job has got.
 absl::Status AdmitPlan(const Course& course, const v1::JobDetail& detail) {
   const std::optional<int64_t> available = AvailableMemoryBytes();
   const absl::StatusOr<Plan> plan = FromProto(detail.plan());
@@ -111,7 +111,7 @@ class Follow {
   bool is_signalled() const { return (fds_[1].revents & POLLIN) != 0; }
   bool is_alarmed() const { return (fds_[2].revents & POLLIN) != 0; }
 
-  // With a checkpoint, if there can be one and it is there in time.
+  // Ends the job, with a checkpoint if there can be one and it is there in time.
   void End(std::string_view why) {
     if (course_.job.checkpoint.path.empty() || course_.limits.grace_ns == 0) {
       PrintErr("\n{}: cancelling the job\n", why);

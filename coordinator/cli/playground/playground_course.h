@@ -21,7 +21,7 @@ namespace geopipe {
 struct CourseLimits {
   // With a checkpoint.path: how long a first signal leaves the job to write a last checkpoint.
   int64_t grace_ns = 30'000'000'000;
-  // How long the job may wait for its last state to be written, when training is over.
+  // Time that the job may wait for its last state to be written, when training is over.
   int64_t patience_ns = 300'000'000'000;
 };
 

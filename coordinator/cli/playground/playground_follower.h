@@ -39,8 +39,8 @@ class PlaygroundFollower {
 
   const std::vector<v1::IterationSummary>& iterations() const { return iterations_; }
   const absl::Status& status() const { return status_; }
-  // Why the job is to be ended: its plan is not admitted, it loses workers again and again, its last state cannot be
-  // written, or it does not end as it was told to. OK: it is not. Any thread, any time.
+  // Tells why the job is to be ended: its plan is not admitted, it loses workers again and again, its last state cannot
+  // be written, or it does not end as it was told to. OK: it is not. Any thread, any time.
   absl::Status verdict() const;
 
  private:

@@ -33,7 +33,7 @@ int64_t ModelStateBytes(const JobSpec& job) {
   return memory.model_state_bytes() + memory.host_bytes;
 }
 
-// Of one rank, of each pipeline rank.
+// Most bytes of boundary messages that one rank holds, per pipeline rank.
 std::vector<int64_t> MessagesOfRanks(const JobSpec& job, const Plan& plan, const Schedule& schedule) {
   const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
   const std::vector<StageFlow> flows = FlowsOf(InFlightOfSchedule(schedule), plan.comm);

@@ -1,4 +1,4 @@
-// Whether this host's memory holds a playground: all of its devices are processes of one machine.
+// Tells whether this host's memory holds a playground: all of its devices are processes of one machine.
 #pragma once
 
 #include <absl/status/status.h>
@@ -13,8 +13,8 @@
 
 namespace geopipe {
 
-// What each process takes before a job is planned: memory of its own and its part of what it shares with others (Pss)
-// in a playground of three sites, 18, 7.4 and 11 MB, rounded up.
+// Bytes that each process takes before a job is planned: memory of its own and its part of what it shares with others
+// (Pss) in a playground of three sites, 18, 7.4 and 11 MB, rounded up.
 inline constexpr int64_t kWorkerBytes = int64_t{24} << 20;
 inline constexpr int64_t kAgentBytes = int64_t{12} << 20;  // with its keeper
 inline constexpr int64_t kCoordinatorBytes = int64_t{32} << 20;

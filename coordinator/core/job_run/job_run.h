@@ -264,7 +264,7 @@ class JobRun {
   bool AllDone() const;
   // Some rank has finished an iteration of the latest epoch.
   bool fruitful() const { return epoch_.has_value() && reached_ > epoch_->first_iteration; }
-  // Why the latest checkpoint came to nothing; empty: it did not.
+  // Tells why the latest checkpoint came to nothing; empty: it did not.
   const std::string& checkpoint_trouble() const { return checkpoint_trouble_; }
   // True while the cause of a loss is still being decided: what the workers said must not be forgotten meanwhile.
   bool diagnosing() const { return diagnosis_.pending(); }

@@ -43,7 +43,7 @@ struct JobProgress {
   // The run begins here: iterations that are stored from there on are of no run any more, nor are those before it that
   // do not reach up to it.
   std::optional<int64_t> begins_at = std::nullopt;
-  // In the place of those that are stored.
+  // Replaces those that are stored; nullopt: they stay.
   std::optional<std::vector<v1::IterationTimeline>> timelines = std::nullopt;
 
   bool empty() const { return finished.empty() && partial.empty() && !begins_at.has_value() && !timelines.has_value(); }

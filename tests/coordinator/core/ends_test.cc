@@ -1,5 +1,5 @@
-// How jobs end and what stays of them: names that are used again, jobs that are to end with a checkpoint, what is asked
-// for twice, and traces of an earlier life of the coordinator.
+// Tests how jobs end and what stays of them: names that are used again, jobs that are to end with a checkpoint, what is
+// asked for twice, and traces of an earlier life of the coordinator.
 #include <catch2/catch.hpp>
 #include <string>
 #include <vector>
@@ -22,7 +22,7 @@ Response ResponseOf(const Federation& f) {
 
 void Cancel(Federation& f, bool checkpoint = true) { f.Step(CancelJob{f.next_call++, "tiny", "enough", checkpoint}); }
 
-// Of nine iterations three are told, the checkpoint before the third is complete, and the job is cancelled.
+// A job of nine iterations that is cancelled when three are told and the checkpoint before the third is complete.
 Federation Cancelled() {
   Federation f = Made(0);
   RunSaved(f, false);
@@ -33,7 +33,7 @@ Federation Cancelled() {
   return f;
 }
 
-// What a new watcher is told: iterations, and how many transitions.
+// Iterations and notices that watchers are told in the latest step.
 struct Watched {
   std::vector<int64_t> iterations;
   std::vector<std::string> notices;
@@ -291,7 +291,7 @@ TEST_CASE("what is so already is no error") {
   Cancel(f, false);
   CHECK(ResponseOf<v1::CancelJobResponse>(f).already());
   CHECK(f.Last<PersistTransition>().empty());
-  // What cannot be is one.
+  // Asking for what cannot be is an error.
   f.Step(PauseJob{f.next_call++, "tiny"});
   CHECK(ReplyOf(f).message() == "job tiny is CANCELLED; only a job that is RUNNING can be paused");
   f.Step(ResumeJob{f.next_call++, "tiny", "secret"});
@@ -340,7 +340,7 @@ TEST_CASE("a job that loses workers without finishing an iteration says so from 
   CHECK_THAT(WatchedIn(f).notices[0], Catch::StartsWith(words));
   CHECK_THAT(f.DetailOf("tiny").summary().trouble(),
              Catch::StartsWith("it has lost workers 3 times without finishing an iteration, last: worker east/n0/0"));
-  // Who begins to watch is told, too.
+  // A watcher who begins now is told, too.
   f.Step(WatchStart{71, "tiny", 0, 1000});
   CHECK(WatchedIn(f).notices.size() == 1);
   // It is durable.

@@ -316,7 +316,7 @@ TEST_CASE("a job that cannot be stored leaves everything as it was") {
   f.Step(WatchStart{80, "tiny", 0, 1});  // room for one message: the watch stays open
   f.refuses_jobs = true;
   f.Step(ApplyJob{90, Federation::TinyJob(), {}, true});
-  // What comes behind the refused write is given up: nothing of it may be another job's.
+  // All that comes behind the refused write is given up: nothing of it may be another job's.
   CHECK(std::holds_alternative<PersistNewJob>(f.last.front()));
   CHECK(f.Last<PersistTransition>().empty());
   CHECK(f.Last<SendToAgent>().empty());

@@ -117,7 +117,7 @@ TEST_CASE("A profile is used for the model, precision and devices that it was me
     return std::string(ParseProfileFile(text, "p.yaml", &use).status().message());
   };
   CHECK(error().empty());
-  // What was measured is one layer, wherever it stands.
+  // One layer was measured, wherever it stands.
   job.model.num_hidden_layers = 80;
   job.model.max_position_embeddings = 4096;
   job.model.rope_theta = 500000;
