@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdlib>
 #include <dnnl.hpp>
 #include <limits>
 #include <mutex>
@@ -116,7 +117,24 @@ struct MatMulCache::State {
   Buffer tiles;
 };
 
+namespace {
+
+// Keeps oneDNN from AMX: version 2.6 uses it wherever the processor's flags show it, and virtual machines show it that
+// fault on its products. A user's ONEDNN_MAX_CPU_ISA stays. Takes effect before the first primitive alone.
+void LimitInstructions() {
+  static const bool limited = [] {
+    if (std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr) {
+      dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+    }
+    return true;
+  }();
+  (void)limited;
+}
+
+}  // namespace
+
 Bf16Products BestBf16Products() {
+  LimitInstructions();
   // An instruction set's bits include those of the sets that it contains.
   constexpr auto kNeeded = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
   const auto available = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
@@ -128,6 +146,7 @@ MatMulCache::MatMulCache(std::unique_ptr<State> state) : state_(std::move(state)
 MatMulCache::~MatMulCache() = default;
 
 absl::StatusOr<std::unique_ptr<MatMulCache>> MatMulCache::Create(int threads, Bf16Products bf16_products) {
+  LimitInstructions();
   try {
     return std::unique_ptr<MatMulCache>(new MatMulCache(std::make_unique<State>(threads, bf16_products)));
   } catch (const dnnl::error& error) {

@@ -12,7 +12,7 @@ namespace geopipe::architecture {
 
 constexpr int kLongFileLines = 600;
 constexpr int kMaxFunctionLines = 75;
-constexpr int kMaxFolderLines = 4'500;
+constexpr int kMaxFolderLines = 5'500;
 
 // Any text file: no tabs (except in Makefiles), no trailing blanks, no marks of unfinished work, ends with one newline.
 Findings CheckText(const SourceFile& file);

@@ -148,6 +148,7 @@ class ToyBackend final : public Backend {
   static T Real(T value) {
     return value;
   }
+  static std::byte* Real(std::byte* address) { return ToyDevice::Real(address); }
   static MatrixView Real(MatrixView view);
   static ConstMatrixView Real(ConstMatrixView view);
   template <class T>
