@@ -6,6 +6,8 @@
 #include <atomic>
 #include <cerrno>
 #include <csignal>
+#include <string>
+#include <vector>
 
 #include "runtime/base/files.h"
 
@@ -19,23 +21,49 @@ void Remember(int error_number) {
   output_error.compare_exchange_strong(none, error_number);
 }
 
+// Makes `fd` one that is open the wrong way round, so that using it fails. It stays open in children: theirs must not
+// be taken either.
+void Block(int fd) {
+  int opened = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
+  if (opened < 0) {
+    opened = open("/", O_PATH);  // there is no /dev
+  }
+  if (opened >= 0 && opened != fd) {
+    dup2(opened, fd);
+    close(opened);
+  }
+}
+
+// Begins this program anew with the descriptors that it has. Returns where that fails.
+void RunAgain() {
+  absl::StatusOr<std::string> line = ReadFile("/proc/self/cmdline", 1 << 22);
+  if (!line.ok()) {
+    return;
+  }
+  std::vector<char*> arguments;
+  for (size_t begin = 0; begin < line->size(); begin = line->find('\0', begin) + 1) {
+    arguments.push_back(line->data() + begin);
+  }
+  arguments.push_back(nullptr);
+  execv("/proc/self/exe", arguments.data());
+}
+
 }  // namespace
 
 void PrepareStandardStreams() {
   std::signal(SIGPIPE, SIG_IGN);
+  bool is_taken = false;
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
-    if (fcntl(fd, F_GETFD) >= 0 || errno != EBADF) {
-      continue;
+    const int flags = fcntl(fd, F_GETFD);
+    // What is closed on exec was not inherited: a library has made it before main, where the descriptor was closed.
+    const bool is_library = flags >= 0 && (flags & FD_CLOEXEC) != 0;
+    is_taken = is_taken || is_library;
+    if (is_library || (flags < 0 && errno == EBADF)) {
+      Block(fd);
     }
-    // The wrong way round, so that using it fails. It stays open in children: theirs must not be taken either.
-    int opened = open("/dev/null", fd == STDIN_FILENO ? O_WRONLY : O_RDONLY);
-    if (opened < 0) {
-      opened = open("/", O_PATH);  // there is no /dev
-    }
-    if (opened >= 0 && opened != fd) {
-      dup2(opened, fd);
-      close(opened);
-    }
+  }
+  if (is_taken) {
+    RunAgain();
   }
 }
 

@@ -43,7 +43,6 @@ TEST_CASE("the paper's shape is planned in its own terms, the same way every tim
     CHECK(stage["peak_bytes"].get<int64_t>() <= stage["capacity_bytes"].get<int64_t>());
   }
   CHECK(plan["baselines"].size() >= 5);
-  CHECK(plan["search"]["wall_s"].get<double>() < 2);
 
   const Json again = PlanOf(args);
   CHECK(again["plan"] == plan["plan"]);
@@ -293,8 +292,8 @@ TEST_CASE("a sweep shows which alternative is fastest where") {
   const CommandResult line = RunCommand("geopipectl", args);
   INFO(line.out);
   REQUIRE(line.exit_status.success());
-  CHECK(line.out.find("\nfastest: single site up to 18.6 Gbps, pipeline over sites at 345 Gbps, replica per site from "
-                      "6.4 Tbps on\n") != std::string::npos);
+  CHECK(line.out.find("\nfastest: single site up to 18.6 Gbps, pipeline over sites from 345 Gbps on\n") !=
+        std::string::npos);
   std::vector<std::string> grid = args;
   grid.insert(grid.end() - 2, {"--sweep", "latency=1ms..2ms"});
   grid.back() = "4,2";

@@ -309,6 +309,7 @@ void User::Apply(const std::string& name, UserJob& job) {
           }
           applied.applied = true;
           applied.watched = 0;
+          applied.joined = false;
           applied.watch_over = false;
           applied.state = v1::JOB_STATE_UNSPECIFIED;
           ledger_.Forget(name);
@@ -366,8 +367,10 @@ void User::OnWatch(CallId call, const std::vector<v1::WatchJobResponse>& message
       continue;
     }
     for (const v1::WatchJobResponse& message : messages) {
-      if (message.has_iteration() && job.resumes && job.watched == 0) {
+      // The run before may have ended before the reports of its last iterations came: one gap up to its checkpoint.
+      if (message.has_iteration() && job.resumes && !job.joined && message.iteration().iteration() > job.watched) {
         job.watched = message.iteration().iteration();
+        job.joined = true;
       }
       if (message.has_iteration() && message.iteration().iteration() != job.watched++) {
         world_.Break(fmt::format("job {}: iteration {} is watched and {} is due", name, message.iteration().iteration(),

@@ -37,6 +37,7 @@ struct UserJob {
   // Watch.
   CallId watch = 0;
   int64_t watched = 0;  // next iteration
+  bool joined = false;  // a job that resumes has been watched past what is kept of the run before
   bool watch_over = false;
 };
 

@@ -218,9 +218,13 @@ class GridSearch {
       sized.delta_n.assign(sized.Crossings().size(), 0);
       plan.delta_n = sized.delta_n;
       if (request.job.parallelism.layers == LayerSplit::kAuto) {
-        GP_ASSIGN_OR_RETURN(const PlanParts parts, PartsOfPlan(request.job, request_.cluster, source_, sized));
+        const absl::StatusOr<PlanParts> parts = PartsOfPlan(request.job, request_.cluster, source_, sized);
+        if (absl::IsInvalidArgument(parts.status())) {
+          return std::vector<SchedulePoint>{};  // a site lacks a figure that these degrees need
+        }
+        GP_RETURN_IF_ERROR(parts.status());
         const int64_t layers = request.job.model.num_hidden_layers;
-        const auto balanced = BalanceLayers(LoadsOf(parts, layers), layers);
+        const auto balanced = BalanceLayers(LoadsOf(*parts, layers), layers);
         GP_CHECK(balanced.has_value());
         SetLayers(*balanced, plan);
       }
@@ -277,8 +281,13 @@ class GridSearch {
 
   // Tries layers and ΔN of a kind that is searched by genome.
   absl::Status TryGenomes(const Grid& grid, const PlanRequest& request) {
-    GP_ASSIGN_OR_RETURN(const PlanSpace space, PlanSpace::Create(request.job, request_.cluster, source_, request_.comm,
-                                                                 {}, PlacementOf(grid)));
+    const absl::StatusOr<PlanSpace> made =
+        PlanSpace::Create(request.job, request_.cluster, source_, request_.comm, {}, PlacementOf(grid));
+    if (absl::IsInvalidArgument(made.status())) {
+      return absl::OkStatus();  // a site lacks a figure that these degrees need
+    }
+    GP_RETURN_IF_ERROR(made.status());
+    const PlanSpace& space = *made;
     if (space.LeastExcessBytes() > 0 || space.LowerBoundNs() >= WorthNs() || genomes_left_ <= 0) {
       return absl::OkStatus();
     }

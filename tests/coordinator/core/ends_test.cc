@@ -410,6 +410,9 @@ TEST_CASE("a job whose training is over says every ten seconds what it waits for
   for (const std::string& notice : notices) {
     CHECK_THAT(notice, Catch::StartsWith("all iterations are done; the last state ") && Catch::Contains("written"));
   }
+  for (int i = 0; i < 200 && f.Commands(v1::WorkerCommand::kCheckpoint) != 3; ++i) {
+    f.RunFor(kSecond / 10);
+  }
   Save(f, 1, 2);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
   CHECK(f.broken == "");

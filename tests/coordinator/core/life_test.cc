@@ -179,7 +179,7 @@ TEST_CASE("a worker that ends without a word is named with its last words") {
 TEST_CASE("each phase has a deadline that names who is missing") {
   const auto [state, needle, seconds] = GENERATE(table<JobState, std::string, int64_t>(
       {{v1::JOB_STATE_PROFILING, "workers did not start within 60.0 s: east/n0/0, west/n0/0", 61},
-       {v1::JOB_STATE_PLANNING, "the planner found no plan", 71},
+       {v1::JOB_STATE_PLANNING, "the planner found no plan", 121},
        {v1::JOB_STATE_DEPLOYING, "workers did not prepare epoch 1 within 60.0 s: east/n0/0, west/n0/0", 61},
        {v1::JOB_STATE_RUNNING, "iteration 0 has not finished within 600.0 s", 601}}));
   Federation f;

@@ -120,7 +120,7 @@ TEST_CASE("nodes that are lost and sites that are drained are left out, and said
   CHECK(absl::IsFailedPrecondition(reported.status()));
   CHECK(
       reported.status().message() ==
-      "no node is in use: east/n0 and north/n0 (its site is drained), west/n0 (lost); start their agents, or uncordon "
+      "no node is in use: east/n0, north/n0 (its site is drained) and west/n0 (lost); start their agents, or uncordon "
       "their sites");
   Federation none;
   CHECK(Reported(none).status().message() == "no agent has registered with the coordinator; start one on each node");

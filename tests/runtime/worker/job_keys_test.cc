@@ -61,6 +61,7 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.search.sequence_length", "[32]"},
       {"spec.search.max_delta_n", "0"},
       {"spec.search.schedule", "gpipe"},
+      {"spec.search.prefer", "memory"},
       {"spec.search.seed", "2"},
       {"spec.search.time_budget", "1s"},
       {"spec.search.max_evaluations", "1"},
@@ -84,6 +85,7 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
 const std::map<std::string, std::pair<std::string, std::string>, std::less<>>& Readers() {
   static const std::map<std::string, std::pair<std::string, std::string>, std::less<>> readers = {
       {"metadata.name", {"coordinator/core/job.cc", "set_name(spec.name)"}},
+      {"spec.search.prefer", {"optimizer/plan/planner.cc", "job.search.prefer"}},
       {"spec.search.time_budget", {"coordinator/planner.cc", "search.time_budget_ns"}},
       {"spec.checkpoint.path", {"runtime/worker/checkpoint_writer.cc", "checkpoint.path"}},
       {"spec.checkpoint.every", {"runtime/worker/trainer.cc", "checkpoint.every"}},

@@ -62,7 +62,8 @@ TEST_CASE("export-hf names what it was given that is wrong") {
     CHECK_THAT(result.err, Catch::StartsWith("error: ") && Catch::Contains(message));
     CHECK(result.out.empty());
   };
-  const std::string x = dir.path() + "/x";
+  const TempDir elsewhere;
+  const std::string x = elsewhere.path() + "/x";
   refused({"--output", x}, 2, "no checkpoint: name its folder with --checkpoint DIR");
   refused({"--checkpoint", folder}, 2, "no output: name a new folder with --output DIR");
   refused({"--checkpoint", dir.path(), "--output", x}, 2, "is missing, so its folder is no complete checkpoint");
