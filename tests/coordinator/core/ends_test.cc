@@ -187,7 +187,6 @@ TEST_CASE("a job is cancelled with a checkpoint behind the iteration under way")
   Federation next(NextLife(Federation::RecoveringOptions()), f.Stored());
   Federation& g = restarted ? next : f;
   g.job = f.job;
-  g.finished = f.finished;
   if (restarted) {
     ReturnAll(g, StateOf(v1::WORKER_PHASE_TRAINING, 1, 2));
     g.Step(Tick{});
