@@ -62,6 +62,10 @@ void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& fro
   if (epoch > job.epoch) {
     if (job.epoch == 0 && job.resumes != 0) {
       BeginJob(job, from);
+    } else if (job.resumes != 0 && from.identity.iteration < job.first) {
+      // It falls back on a checkpoint of the run before, older than the one that it began with; OnRestored judges it.
+      job.first = from.identity.iteration;
+      job.line.assign(first + 1, from.lineage);
     }
     job.epoch = epoch;
     job.epoch_first = from.identity.iteration;
