@@ -321,7 +321,7 @@ TEST_CASE("hostile input: the environment, standard input and what stands in two
   CheckSentence(shell(geopipectl + " plan -f - --topology " + files.Path("topology.yaml") + " < /dev/null"), 2,
                 "error: ", {"cannot read -: standard input is empty"});
   CheckRefused({"plan", "-f", "-", "--topology", "-"}, {"two files are to come from standard input"});
-  CheckRefused(files.Plan({"--sweep", "latency=1ms..2ms", "--sweep-schedules", "1f1b,1f1b"}), {"names 1f1b twice"});
+  CheckRefused(files.Plan({"--sweep", "latency=1ms..2ms", "--sweep-schedules", "1f1b,1f1b"}), {"1f1b is there twice"});
   files.Write("case.yaml", "devices: 4\nchunks: 5\nmicro_batches: 8\nforward_s: 0.01\nbackward_s: 0.02\n");
   CheckRefused({"simulate", "-f", files.Path("case.yaml"), "--schedule", "1f1b"},
                {"case.yaml:2:9: chunks: schedule 1f1b runs one stage per device: 5 stages on 4 devices"});
