@@ -212,7 +212,8 @@ absl::Status WriteProfileFile(const std::filesystem::path& path, const ProfileFi
 
 FileReference ExplainProfile() {
   return {
-      "A profile file: measured costs, from which the planner also estimates costs at other b and s, and the model that "
+      "A profile file: measured costs, from which the planner also estimates costs at other b and s, and the model "
+      "that "
       "they were measured of. Durations carry units.",
       ProfileSchema().Rows()};
 }

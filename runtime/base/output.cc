@@ -55,7 +55,7 @@ void PrepareStandardStreams() {
   bool is_taken = false;
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     const int flags = fcntl(fd, F_GETFD);
-    // What is closed on exec was not inherited: a library has made it before main, where the descriptor was closed.
+    // A descriptor that exec closes was not inherited: a library has made it before main, where it was closed.
     const bool is_library = flags >= 0 && (flags & FD_CLOEXEC) != 0;
     is_taken = is_taken || is_library;
     if (is_library || (flags < 0 && errno == EBADF)) {
