@@ -60,7 +60,7 @@ TEST_CASE("an export to standard output takes the place of the report") {
   CheckEnded(files.Simulate({"--export-csv", "-", "--export-svg", "-"}), 2, "error: ", {"--export-svg"});
 }
 
-TEST_CASE("~ is the home of whoever types, and another's is refused") {
+TEST_CASE("a path with ~ begins at the home of whoever types, and another's is refused") {
   const TempFolder home = TestFolder();
   const TempFolder elsewhere = TestFolder();
   REQUIRE(WriteFileAtomically(home.path() / "case.yaml", kThreeDevices).ok());
@@ -90,7 +90,7 @@ TEST_CASE("paths of a job are whole, of this person, and no place of the system"
       {"precision: fp32", "precision: fp32\n  checkpoint: {path: /dev/sda}", {"checkpoint.path", "keeps no files"}},
       {"precision: fp32", "precision: fp32\n  checkpoint: {path: job.yaml}", {"checkpoint.path", "a file"}},
       {"precision: fp32", "precision: fp32\n  checkpoint: {path: ~nobody/x}", {"checkpoint.path", "begins with ~"}},
-      {"../../../LICENSE", "~nobody/x", {"data.path", "begins with ~"}},
+      {SourcePath("LICENSE"), "~nobody/x", {"data.path", "begins with ~"}},
       {"hidden_size: 32", "init_from: ~nobody/x\n    hidden_size: 32", {"init_from", "begins with ~"}},
   };
   for (const Row& row : rows) {
