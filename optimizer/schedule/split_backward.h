@@ -54,7 +54,7 @@ TimedSchedule Timed(Schedule schedule, const SplitCosts& costs);
 
 // Schedules greedily: a device runs an input gradient as soon as it can, else a forward as far as the limits allow,
 // else a weight gradient if that delays no message under way to it by more than slack_16ths / 16 of its own duration.
-// Of a device's stages, later ones come first. The first of two stages leaves room for one activation of the second, so
+// The later of a device's stages comes first. The first of two stages leaves room for one activation of the second, so
 // that the oldest micro-batch can always proceed. Runs in O(actions · log devices).
 TimedSchedule ScheduleGreedily(const PipelineShape& shape, const SplitCosts& costs, const SplitLimits& limits,
                                int32_t slack_16ths);

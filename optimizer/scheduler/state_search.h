@@ -1,10 +1,10 @@
 // Searches the partial schedules of a (reduced) pipeline layer by layer, all with the same number of actions at a time.
 //
-// Of two that have run the same actions, one that is nowhere earlier is dropped: every completion of it completes the
-// other as well. So is one that cannot end soon enough. Of all continuations, active schedules are enough (Giffler and
-// Thompson, Operations Research 1960): on the device that could complete an action first, only actions that could start
-// before that completion. Earlier is never worse here: the action that fills such a gap takes no memory from those that
-// run until its old place, because they are I and W, which only free memory.
+// A state is dropped if another has run the same actions and is nowhere later: whatever completes the dropped one
+// completes the other as well. So is one that cannot end soon enough. Of all continuations, active schedules are enough
+// (Giffler and Thompson, Operations Research 1960): on the device that could complete an action first, only actions
+// that could start before that completion. Earlier is never worse here: the action that fills such a gap takes no
+// memory from those that run until its old place, because they are I and W, which only free memory.
 //
 // With room for all partial schedules this finds the shortest schedule, or that none is short enough. If there are too
 // many it continues with those that promise to end first; the bounds of the others are then all that is proved.

@@ -77,10 +77,10 @@ void PlaygroundFollower::OnEvent(const v1::WatchJobResponse& event) {
 
 // The coordinator would go on for ever: for a person who may come and mend it.
 void PlaygroundFollower::OnNotice(const v1::JobNotice& notice) {
-  constexpr int32_t kMostLosses = 3;
+  constexpr int32_t kMaxLosses = 3;
   constexpr int64_t kSaidEveryNs = 10'000'000'000;
   Print(NoticeLine(notice));
-  if (notice.losses() >= kMostLosses) {
+  if (notice.losses() >= kMaxLosses) {
     EndWith(GivenUp(fmt::format("job {} gets nowhere: {}", job_.name, notice.text())));
   } else if (notice.stays()) {
     EndWith(GivenUp(notice.text()));

@@ -24,8 +24,9 @@ inline constexpr int64_t kCoordinatorBytes = int64_t{32} << 20;
 absl::Status CheckHostHolds(const JobSpec& job, BackendKind backend, const PlaygroundLayout& layout,
                             int64_t available_bytes);
 
-// As soon as the plan is known, beside processes that run: what all ranks of it take on their devices, which are this
-// host; where nothing is computed, the messages that they hold.
+// Checks that the host's `available_bytes` hold what all ranks of `plan` take on their devices, which are this host;
+// with a backend that computes nothing, the messages that they hold. Called once the plan is known, beside running
+// processes.
 absl::Status CheckHostHolds(const JobSpec& job, BackendKind backend, const Plan& plan, const Schedule& schedule,
                             int64_t available_bytes);
 

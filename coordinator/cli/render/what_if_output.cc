@@ -23,7 +23,7 @@ namespace {
 constexpr int32_t kLabelColumns = 16;
 constexpr int32_t kCellColumns = 23;
 constexpr size_t kMaxSitesSpelledOut = 3;
-constexpr double kMostPercent = 1000;  // from there on it is so many times as much
+constexpr double kMaxPercent = 1000;  // from there on it is so many times as much
 
 // A figure of one plan, for people and as a number that the other's can be held against.
 struct Cell {
@@ -54,8 +54,8 @@ std::string ChangeText(const Row& row) {
   if (std::abs(percent) < 0.05) {
     return "";
   }
-  return relative && percent >= kMostPercent ? fmt::format("{:.3g} ×", *row.then.value / *row.now.value)
-                                             : fmt::format("{:+.1f} {}", percent, relative ? "%" : "points");
+  return relative && percent >= kMaxPercent ? fmt::format("{:.3g} ×", *row.then.value / *row.now.value)
+                                            : fmt::format("{:+.1f} {}", percent, relative ? "%" : "points");
 }
 
 // Lines of at most `columns`, broken at blanks, and within words that are longer.

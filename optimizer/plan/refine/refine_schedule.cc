@@ -296,8 +296,8 @@ class Refiner {
     return RefinedPlan{std::move(plan), std::move(prediction)};
   }
 
-  // Where a stage ran farther ahead at one of several crossings than the job lets it, takes the memory for that from
-  // it. False: none did.
+  // Takes the memory to run ahead from each stage that ran farther ahead at one of several crossings than the job lets
+  // it. Returns false if none did.
   bool LimitAhead(const RefinedPlan& made, MemoryCosts& memory) const {
     const std::optional<int32_t>& most = request_.job.search.max_delta_n;
     const std::vector<int32_t> crossings = made.plan.Crossings();
