@@ -38,6 +38,8 @@ namespace {
 
 // With more, every choice of kMaxPermutedSites of them is too many.
 constexpr size_t kMaxSitesOfSubsets = 6;
+// By how much, about, a plan may yet gain from what comes after the search of the grids.
+constexpr int64_t kPolishPercent = 2;
 
 // True when the search runs another kind in place of the job's.
 bool IsMadeByRule(const JobSpec& job) {
@@ -289,7 +291,8 @@ absl::StatusOr<PlanResult> ReportGrid(const PlanRequest& request, const CostSour
 
 // `result`, or a faster plan of any grid, if there are few.
 absl::StatusOr<PlanResult> BestOfGrids(const PlanRequest& request, const CostSource& source, PlanResult result) {
-  GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, result.prediction.iteration_ns));
+  const int64_t known_ns = std::min(result.prediction.iteration_ns, request.beat_ns);
+  GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, known_ns));
   result.search.stopped_early |= grid.stopped_early;
   if (!grid.better.has_value()) {
     result.search.evaluations += grid.evaluations;
@@ -364,7 +367,7 @@ PlanRequest AtSites(const PlanRequest& request, const std::vector<std::string>& 
 
 // `result`, or the plan at a few of the job's sites that is faster: of a little too many sites to try all orders, a
 // search through some of them may miss what it finds where there are fewer.
-absl::StatusOr<PlanResult> BestOfFewerSites(const PlanRequest& request, PlanResult result) {
+absl::StatusOr<PlanResult> BestOfFewerSites(const PlanRequest& request, const CostSource& source, PlanResult result) {
   const size_t sites = request.cluster.SiteNames().size();
   if (!request.refine || !request.refine_fully || request.method == SearchMethod::kExhaustive ||
       !request.job.placement.sites.empty() || sites <= kMaxPermutedSites || sites > kMaxSitesOfSubsets) {
@@ -376,12 +379,17 @@ absl::StatusOr<PlanResult> BestOfFewerSites(const PlanRequest& request, PlanResu
       result.search.stopped_early = true;
       break;
     }
-    const PlanRequest fewer = AtSites(request, subset);
+    PlanRequest fewer = AtSites(request, subset);
     std::vector<std::string> groups;
     std::ranges::transform(fewer.cluster.sites, std::back_inserter(groups), &SiteSpec::name);
     if (!request.profile.has_value() && !classes.IsNew(groups)) {
       continue;  // another subset costs the same
     }
+    const int64_t known_ns = result.prediction.iteration_ns;
+    if (ClusterBoundNs(fewer, source, known_ns) >= known_ns) {
+      continue;
+    }
+    fewer.beat_ns = known_ns + known_ns / 100 * kPolishPercent;
     absl::StatusOr<PlanResult> there = MakePlan(fewer);
     if (!there.ok()) {
       continue;
@@ -478,7 +486,7 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
       reported = Polished(request, source, *std::move(reported));
     }
     if (reported.ok()) {
-      reported = BestOfFewerSites(request, *std::move(reported));
+      reported = BestOfFewerSites(request, source, *std::move(reported));
     }
     if (reported.ok()) {
       reported = Weighed(request, source, *std::move(reported));

@@ -196,15 +196,19 @@ void StoreRules::CheckDevices(const StoredJob& job, const v1::JobRecord& now, co
   }
 }
 
-// A job that ends with a checkpoint has nothing behind it.
+// A job that ends with a checkpoint has nothing behind it but what was lost with a rank's memory.
 void StoreRules::CheckSaved(const StoredJob& job) {
   const int64_t saved = job.detail.checkpoints_size() == 0
                             ? 0
                             : static_cast<int64_t>(job.detail.checkpoints().rbegin()->identity().iteration());
   const JobTruth* truth = ledger_.Find(job.detail.summary().name());
-  if (saved != job.record.epoch().next_iteration() || (truth != nullptr && std::ssize(truth->line) - 1 != saved)) {
-    world_.Break(fmt::format("job {} has ended with a checkpoint, which is of iteration {}; its ranks have come to {}",
-                             job.detail.summary().name(), saved, job.record.epoch().next_iteration()));
+  const RunTruth* run = ledger_.Find(job.record.run_incarnation());
+  const int64_t reached = truth == nullptr ? saved : std::ssize(truth->line) - 1;
+  const bool is_kept = run == nullptr || (run->keeps && !run->lost_memory);
+  if (saved != job.record.epoch().next_iteration() || (is_kept ? saved != reached : saved > reached)) {
+    world_.Break(fmt::format("job {} has ended with a checkpoint, which is of iteration {}, and its record says {}; "
+                             "its ranks have come to {}",
+                             job.detail.summary().name(), saved, job.record.epoch().next_iteration(), reached));
   }
 }
 

@@ -6,6 +6,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/space/shapes.h"
 #include "optimizer/schedule/lowering.h"
 
 namespace geopipe {
@@ -17,9 +18,10 @@ absl::StatusOr<RefinedPlan> Retime(const PlanRequest& request, const CostSource&
     GP_CHECK(site != nullptr, "site {}", rank.site);
     rank.capacity_bytes = site->device.usable_bytes();
   }
-  GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(request.job, request.cluster, source, plan));
+  const JobSpec job = JobOf(request.job, ShapeOfPlan(plan));
+  GP_ASSIGN_OR_RETURN(PipelineCosts costs, CostsOfPlan(job, request.cluster, source, plan));
   GP_ASSIGN_OR_RETURN(PlanPrediction prediction,
-                      PredictSchedule(request.job, plan, std::move(costs), DropCommunication(schedule)));
+                      PredictSchedule(job, plan, std::move(costs), DropCommunication(schedule)));
   return RefinedPlan{std::move(plan), std::move(prediction)};
 }
 

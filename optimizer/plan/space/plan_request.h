@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -32,12 +33,14 @@ struct PlanRequest {
   // Not empty: the recompute mode of each pipeline rank of the one shape that the job asks for, in place of the job's
   // mode for all of them. REQUIRES: they differ; the job says one mode.
   std::vector<Recompute> rank_recompute;
-  bool refine = true;                 // also try what no genome describes (refine_schedule.h, grid_search.h)
-  bool refine_fully = true;           // else only a few at every b, s, recompute mode and number of stages
-  bool baselines = true;              // also plan the baselines (baselines.h)
-  bool single_site = true;            // the best single site, too; unneeded with FindAlternatives
-  bool weigh_memory = false;          // also say what the plan that takes least memory takes (frugal_plan.h)
-  bool cluster_bound = true;          // also say how fast the cluster could be at best (cluster_bound.h)
+  bool refine = true;         // also try what no genome describes (refine_schedule.h, grid_search.h)
+  bool refine_fully = true;   // else only a few at every b, s, recompute mode and number of stages
+  bool baselines = true;      // also plan the baselines (baselines.h)
+  bool single_site = true;    // the best single site, too; unneeded with FindAlternatives
+  bool weigh_memory = false;  // also say what the plan that takes least memory takes (frugal_plan.h)
+  bool cluster_bound = true;  // also say how fast the cluster could be at best (cluster_bound.h)
+  // What a plan must beat to be of use: work that cannot is saved, and a slower plan may be slower than it need be.
+  int64_t beat_ns = std::numeric_limits<int64_t>::max();
   std::function<bool()> should_stop;  // asked by any thread of parallel_for, too; empty: never stops
   ParallelFor parallel_for;           // how candidates are evaluated; empty: one after the other. The plan is the same
   // Reports now and then, on MakePlan's thread, how many candidates have been looked at and what the best takes (0:

