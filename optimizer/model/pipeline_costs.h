@@ -36,6 +36,8 @@ struct MemoryCosts {
   std::vector<int64_t> static_bytes;      // per device
   std::vector<int64_t> activation_bytes;  // per stage and in-flight micro-batch
   std::vector<int64_t> wgrad_bytes;       // per stage: the part kept between I and W
+  // Per stage: micro-batches between F and I that a schedule made to measure may have, whatever the memory; empty: any.
+  std::vector<int32_t> most_in_flight = {};
 
   friend bool operator==(const MemoryCosts&, const MemoryCosts&) = default;
 };

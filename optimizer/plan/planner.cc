@@ -38,7 +38,7 @@ namespace {
 
 // With more, every choice of kMaxPermutedSites of them is too many.
 constexpr size_t kMaxSitesOfSubsets = 6;
-// By how much, about, a plan may yet gain from what comes after the search of the grids.
+// The steps after the search of the grids gain no more than this, about.
 constexpr int64_t kPolishPercent = 2;
 
 // True when the search runs another kind in place of the job's.

@@ -140,7 +140,7 @@ class AutoSearch {
       GP_RETURN_IF_ERROR(Validate(starts[i]));
       GP_ASSIGN_OR_RETURN(const SimulationResult simulated, Simulate(starts[i], costs_));
       ++result_.evaluations;
-      if (!simulated.fits || simulated.iteration_ns >= result_.iteration_ns) {
+      if (!simulated.fits || simulated.iteration_ns >= result_.iteration_ns || RunsTooFarAhead(instance_, starts[i])) {
         continue;
       }
       result_.iteration_ns = result_.best_start_ns = simulated.iteration_ns;

@@ -21,7 +21,7 @@ Deadlines::Deadlines(const Instance& instance)
       stage.device_work_ns += backward_ns + (other >= c ? Duration(other, Phase::kForward) : 0);
       stage.device_backward_ns += other <= c ? backward_ns : 0;
     }
-    stage.held = instance.micro_batches;
+    stage.held = instance.most_in_flight[c];
     stage.deferred = instance.micro_batches;
     if (instance.stages_of[instance.device_of[c]].size() == 1) {
       LimitByMemory(c);
@@ -40,7 +40,7 @@ void Deadlines::LimitByMemory(int32_t c) {
   }
   const int64_t micro_batches = instance_.micro_batches;
   // At least one: with less room no schedule exists, which a deadline cannot report.
-  stage.held = static_cast<int32_t>(std::clamp<int64_t>(room_bytes / activation_bytes, 1, micro_batches));
+  stage.held = static_cast<int32_t>(std::clamp<int64_t>(room_bytes / activation_bytes, 1, stage.held));
   if (kept_bytes > 0) {
     const int64_t beside_last = std::max<int64_t>(room_bytes - std::max(activation_bytes, kept_bytes), 0) / kept_bytes;
     stage.deferred = static_cast<int32_t>(std::min(beside_last + 1, micro_batches));

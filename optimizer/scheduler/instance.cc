@@ -93,6 +93,10 @@ Instance MakeInstance(const PipelineCosts& costs) {
                                       ? costs.memory->capacity_bytes[device] - costs.memory->static_bytes[device]
                                       : kBoundlessBytes);
   }
+  const bool is_limited = costs.memory.has_value() && !costs.memory->most_in_flight.empty();
+  instance.most_in_flight = is_limited
+                                ? costs.memory->most_in_flight
+                                : std::vector<int32_t>(static_cast<size_t>(instance.stages), instance.micro_batches);
   return instance;
 }
 
@@ -141,13 +145,34 @@ bool ToSequences(const Instance& instance, const Schedule& schedule, Sequences& 
   return true;
 }
 
+bool RunsTooFarAhead(const Instance& instance, const Schedule& schedule) {
+  std::vector<int32_t> in_flight(static_cast<size_t>(instance.stages), 0);
+  for (const std::vector<Action>& actions : schedule.devices) {
+    for (const Action& action : actions) {
+      const bool begins = action.kind == ActionKind::kForward;
+      const bool ends = action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient;
+      in_flight[action.stage] += begins ? 1 : ends ? -1 : 0;
+      if (in_flight[action.stage] > instance.most_in_flight[action.stage]) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 bool Fits(const Instance& instance, const Sequences& sequences) {
+  std::vector<int32_t> in_flight(static_cast<size_t>(instance.stages), 0);
   for (size_t device = 0; device < sequences.size(); ++device) {
     int64_t bytes = 0;
     int64_t peak_bytes = 0;
     for (const WorkIndex work : sequences[device]) {
       bytes += instance.memory_bytes[work];
       peak_bytes = std::max(peak_bytes, bytes);
+      const int32_t stage = StageOf(work);
+      in_flight[stage] += PhaseOf(work) == Phase::kForward ? 1 : PhaseOf(work) == Phase::kInput ? -1 : 0;
+      if (in_flight[stage] > instance.most_in_flight[stage]) {
+        return false;
+      }
     }
     if (peak_bytes > instance.room_bytes[device]) {
       return false;

@@ -49,12 +49,13 @@ struct Instance {
   std::vector<int32_t> device_of;               // [stage]
   std::vector<std::vector<int32_t>> stages_of;  // [device], ascending
 
-  std::vector<int64_t> duration_ns;   // [work]; 0 for W where the costs cannot be split
-  std::vector<int64_t> memory_bytes;  // [work]: memory that its device gains by running it once
-  std::vector<int64_t> room_bytes;    // [device]: capacity less static memory
-  std::vector<int32_t> input;         // [work]: index into routes of its input, or kNoOutput
-  std::vector<int32_t> output;        // [work]: index into routes of its output for others, or kNoOutput
-  std::vector<OutputRoute> routes;    // [stage]: activations; [stages + stage]: input gradients
+  std::vector<int64_t> duration_ns;     // [work]; 0 for W where the costs cannot be split
+  std::vector<int64_t> memory_bytes;    // [work]: memory that its device gains by running it once
+  std::vector<int64_t> room_bytes;      // [device]: capacity less static memory
+  std::vector<int32_t> most_in_flight;  // [stage]: micro-batches between F and I
+  std::vector<int32_t> input;           // [work]: index into routes of its input, or kNoOutput
+  std::vector<int32_t> output;          // [work]: index into routes of its output for others, or kNoOutput
+  std::vector<OutputRoute> routes;      // [stage]: activations; [stages + stage]: input gradients
   int32_t fifo_count = 0;
 
   // Index of one action, or of one output, in a table with an entry per micro-batch.
@@ -77,7 +78,10 @@ Schedule ToSchedule(const Instance& instance, const PipelineShape& shape, const 
 // in micro-batch order or it is lowered: it has no such form. REQUIRES: Validate(schedule).ok(), for this shape.
 bool ToSequences(const Instance& instance, const Schedule& schedule, Sequences& sequences);
 
-// True when every device stays within its room.
+// True when a stage has more micro-batches in flight than it may.
+bool RunsTooFarAhead(const Instance& instance, const Schedule& schedule);
+
+// True when every device stays within its room, and every stage within its micro-batches in flight.
 bool Fits(const Instance& instance, const Sequences& sequences);
 
 }  // namespace geopipe

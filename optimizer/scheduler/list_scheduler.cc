@@ -123,7 +123,8 @@ void ListScheduler::FindCandidates(int32_t device, int64_t now_ns) {
   for (const int32_t stage : instance_.stages_of[device]) {
     const WorkIndex forward = WorkOf(stage, Phase::kForward);
     const WorkIndex input = WorkOf(stage, Phase::kInput);
-    if (const int32_t j = next_[forward]; j < instance_.micro_batches) {
+    if (const int32_t j = next_[forward];
+        j < instance_.micro_batches && j - next_[input] < instance_.most_in_flight[stage]) {
       const int32_t source = instance_.input[forward];
       const int64_t ready_ns = source == kNoOutput ? now_ns : arrival_ns_[instance_.Index(source, j)];
       const int64_t latest_ns = deadlines_.LatestStartNs(forward, j);

@@ -89,6 +89,10 @@ bool LocalSearch::MayPass(Place place) const {
       return false;
     }
   }
+  if (work == WorkOf(StageOf(work), Phase::kForward) && before == WorkOf(StageOf(work), Phase::kInput) &&
+      micro_batch[place.position] - micro_batch[place.position - 1] >= instance_.most_in_flight[StageOf(work)]) {
+    return false;
+  }
   return BytesBefore({place.device, place.position - 1}) + instance_.memory_bytes[work] <=
          instance_.room_bytes[place.device];
 }

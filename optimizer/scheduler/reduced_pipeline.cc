@@ -62,6 +62,9 @@ ReducedStage MakeStage(const PipelineCosts& costs, int32_t stage, bool split) {
   if (made.activation_bytes > 0) {
     made.held = static_cast<int32_t>(std::min(micro_batches, made.room_bytes / made.activation_bytes));
   }
+  if (!costs.memory->most_in_flight.empty()) {
+    made.held = std::min(made.held, costs.memory->most_in_flight[stage]);
+  }
   if (made.kept_bytes > 0) {
     const int64_t beside_last = (made.room_bytes - made.activation_bytes) / made.kept_bytes;
     made.deferred = static_cast<int32_t>(std::min(beside_last + 1, micro_batches));

@@ -64,7 +64,7 @@ bool StateSearch::HasRoom(size_t stage) const {
   const ReducedStage& at = pipeline_.stages[stage];
   const int64_t in_flight = Done(stage, Phase::kForward) - Done(stage, Phase::kInput);
   const int64_t deferred = pipeline_.split ? Done(stage, Phase::kInput) - Done(stage, Phase::kWeight) : 0;
-  return (in_flight + 1) * at.activation_bytes + deferred * at.kept_bytes <= at.room_bytes;
+  return in_flight < at.held && (in_flight + 1) * at.activation_bytes + deferred * at.kept_bytes <= at.room_bytes;
 }
 
 // Arrival of the input of the next F; kNotYet: it is not made, or there is no next.

@@ -321,6 +321,9 @@ TEST_CASE("hostile input: the environment, standard input and what stands in two
   CheckSentence(shell(geopipectl + " plan -f - --topology " + files.Path("topology.yaml") + " < /dev/null"), 2,
                 "error: ", {"cannot read -: standard input is empty"});
   CheckRefused({"plan", "-f", "-", "--topology", "-"}, {"two files are to come from standard input"});
+  CheckSentence(shell("mkdir " + files.Path("gone") + " && cd " + files.Path("gone") + " && rmdir ../gone && " +
+                      geopipectl + " playground -f " + files.Path("job.yaml")),
+                2, "error: ", {"the folder that this command runs in is gone", "change into one that exists"});
   CheckRefused(files.Plan({"--sweep", "latency=1ms..2ms", "--sweep-schedules", "1f1b,1f1b"}), {"1f1b is there twice"});
   files.Write("case.yaml", "devices: 4\nchunks: 5\nmicro_batches: 8\nforward_s: 0.01\nbackward_s: 0.02\n");
   CheckRefused({"simulate", "-f", files.Path("case.yaml"), "--schedule", "1f1b"},
@@ -361,6 +364,16 @@ TEST_CASE("hostile input: what an agent declares") {
   CheckSentence(RunCommand("geopipe-agent", {"--set", "coordinator=127.0.0.1:1", "--set", "state_dir=/nowhere", "--set",
                                              "site=east", "--set", "devices.memory=1GiB", "--set", setting}),
                 2, "geopipe-agent: ", {words});
+}
+
+TEST_CASE("hostile input: a keeper's table that is none is told when the agent starts") {
+  const Files files;
+  std::filesystem::create_directory(files.Path("state"));
+  files.Write("state/keeper.table", std::string_view("\xff\x00\x17garbage", 10));
+  Command agent("geopipe-agent", {"--set", "coordinator=127.0.0.1:1", "--set", "state_dir=" + files.Path("state"),
+                                  "--set", "site=east", "--set", "devices.memory=1GiB"});
+  WaitUntil(agent, [&] { return agent.err().find("keeper.table") != std::string::npos; });
+  CHECK_THAT(agent.err(), Catch::Contains("warning"));
 }
 
 TEST_CASE("hostile input: less data than one iteration takes fails the job") {

@@ -5,6 +5,7 @@
 #include <regex>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/daemons.h"
@@ -340,6 +341,24 @@ TEST_CASE("a sweep is a table with its knee, a CSV, a picture and JSON") {
   wrong.back() = "latency=1ms..2ms";
   wrong.emplace_back("--gantt");
   CheckEnded(RunCommand("geopipectl", wrong), 2, "error: --gantt shows one plan and --sweep makes many", {});
+}
+
+TEST_CASE("a row of a sweep is the plan that is made there alone") {
+  std::vector<std::string> args = PlanArgs("llama-2-13b.yaml", SourcePath("deploy/examples/three-regions.yaml"));
+  args.insert(args.end(), {"--sweep", "bandwidth=400Gbps..800Gbps", "--steps", "2"});
+  const Json rows = PlanOf(args)["points"];
+  args.resize(args.size() - 4);
+  args.insert(args.end(), {"--what-if", "bandwidth=800Gbps"});
+  const Json plans = PlanOf(args);
+  for (const auto& [row, plan] : {std::pair(rows[0], plans["now"]), std::pair(rows[1], plans["then"])}) {
+    const Json& result = row["results"][0];
+    for (const std::string_view key : {"schedule", "micro_batch_size", "sequence_length", "delta_n"}) {
+      CHECK(result[key] == plan["plan"][key]);
+    }
+    for (const std::string_view key : {"iteration_s", "bubble_ratio", "lower_bound_s"}) {
+      CHECK(result[key] == plan["predicted"][key]);
+    }
+  }
 }
 
 TEST_CASE("devices that are too small are infeasible, with the tightest constraint and what would relax it") {

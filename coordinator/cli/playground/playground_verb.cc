@@ -243,13 +243,20 @@ absl::StatusOr<std::vector<Outcome>> RunAll(const Rehearsal& rehearsal, const st
   return outcomes;
 }
 
-std::filesystem::path FolderOf(const PlaygroundFlags& flags, const JobSpec& job) {
-  return (std::filesystem::absolute(flags.output) / fmt::format("{}.playground", job.name)).lexically_normal();
+absl::StatusOr<std::filesystem::path> FolderOf(const PlaygroundFlags& flags, const JobSpec& job) {
+  std::error_code error;
+  const std::filesystem::path output = std::filesystem::absolute(flags.output, error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        fmt::format("--output {}: the folder that this command runs in is gone ({}); change into one that exists",
+                    flags.output, error.message()));
+  }
+  return (output / fmt::format("{}.playground", job.name)).lexically_normal();
 }
 
 // The folder's logs are removed and its other files written anew, so nothing that the run reads may be there.
 absl::Status CheckFolder(const PlaygroundFlags& flags, const JobSpec& job) {
-  const std::filesystem::path folder = FolderOf(flags, job);
+  GP_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOf(flags, job));
   std::vector<NamedFile> inputs = FilesOfJob(job);
   inputs.insert(inputs.end(), {{"--job", flags.job_path},
                                {"--topology", flags.topology_path},
@@ -273,7 +280,7 @@ absl::Status CheckFolder(const PlaygroundFlags& flags, const JobSpec& job) {
 absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, const Rehearsal& rehearsal,
                                               ShutdownSignal& shutdown) {
   std::FILE* const lines = flags.common.output == OutputFormat::kTable ? stdout : stderr;
-  const std::filesystem::path folder = FolderOf(flags, rehearsal.job);
+  GP_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOf(flags, rehearsal.job));
   GP_RETURN_IF_ERROR(MakeFolder(folder));
   const absl::StatusOr<UniqueFd> lock = LockFile(folder / "lock");
   if (absl::IsAlreadyExists(lock.status())) {

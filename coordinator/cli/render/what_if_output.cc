@@ -213,7 +213,7 @@ std::vector<Row> RowsOf(const WhatIfSide& now, const WhatIfSide& then) {
   add_text("b × s", [](const Plan& p) {
     return fmt::format("{} × {}, {} micro-batches", p.micro_batch_size, p.sequence_length, p.micro_batches);
   });
-  add_text("ΔN", [](const Plan& p) { return FormatRuns(p.delta_n); });
+  add_text("ΔN", [](const Plan& p) { return DeltaNText(p).empty() ? "-" : DeltaNText(p); });
   add_text("recompute", [](const Plan& p) { return RecomputeText(p); });
   add_text("ZeRO", [](const Plan& p) { return fmt::format("{}", p.zero_stage); });
   add_text("layers", LayersText);

@@ -296,8 +296,8 @@ class Refiner {
     return RefinedPlan{std::move(plan), std::move(prediction)};
   }
 
-  // Takes the memory to run ahead from each stage that ran farther ahead at one of several crossings than the job lets
-  // it. Returns false if none did.
+  // Limits each stage further that ran farther ahead at one of several crossings than the job lets it. Returns false if
+  // none did.
   bool LimitAhead(const RefinedPlan& made, MemoryCosts& memory) const {
     const std::optional<int32_t>& most = request_.job.search.max_delta_n;
     const std::vector<int32_t> crossings = made.plan.Crossings();
@@ -306,7 +306,8 @@ class Refiner {
       const int64_t more = made.plan.delta_n[i] - int64_t{*most};
       if (more > 0) {
         exceeds = true;
-        memory.static_bytes[crossings[i]] += more * memory.activation_bytes[crossings[i]];
+        int32_t& in_flight = memory.most_in_flight[crossings[i]];
+        in_flight = static_cast<int32_t>(std::max<int64_t>(1, in_flight - more));
       }
     }
     return exceeds;

@@ -147,17 +147,15 @@ bool IsMatched(const SchedulePoint& point, std::vector<SchedulePoint>& points) {
 }  // namespace
 
 void LimitDeltaN(const JobSpec& job, PipelineCosts& costs) {
-  if (!job.search.max_delta_n.has_value() || costs.shape.stages != costs.shape.devices || !costs.memory.has_value()) {
+  if (!job.search.max_delta_n.has_value() || !costs.memory.has_value()) {
     return;
   }
+  costs.memory->most_in_flight.resize(static_cast<size_t>(costs.shape.stages));
   int64_t ahead = 0;
   for (int32_t stage = costs.shape.stages - 1; stage >= 0; --stage) {
     ahead += stage + 1 < costs.shape.stages && costs.boundaries[stage].crosses ? *job.search.max_delta_n : 0;
-    const int64_t most = std::min<int64_t>(costs.shape.micro_batches, costs.shape.stages - stage + ahead);
-    const int32_t device = costs.shape.placement[stage];
-    MemoryCosts& memory = *costs.memory;
-    memory.capacity_bytes[device] =
-        std::min(memory.capacity_bytes[device], memory.static_bytes[device] + most * memory.activation_bytes[stage]);
+    costs.memory->most_in_flight[stage] =
+        static_cast<int32_t>(std::min<int64_t>(costs.shape.micro_batches, costs.shape.stages - stage + ahead));
   }
 }
 

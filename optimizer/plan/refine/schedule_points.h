@@ -30,8 +30,8 @@ struct SchedulePoint {
 // foreseen.
 inline constexpr int kMemoryRounds = 8;
 
-// Cuts each stage's memory in `costs` to what max_delta_n lets it use: max_delta_n more micro-batches than 1F1B for
-// each crossing behind it. Changes nothing for a job without max_delta_n. For one stage per pipeline rank.
+// Limits the micro-batches that each stage of a schedule made to measure has in flight to what max_delta_n allows: that
+// many more than 1F1B for each crossing behind it. Changes nothing for a job without max_delta_n.
 void LimitDeltaN(const JobSpec& job, PipelineCosts& costs);
 
 // The point of `plan` as it is, for schedules of its kind. The bound is of every schedule; for a searched one (kAuto),

@@ -39,7 +39,7 @@ struct PlanRequest {
   bool single_site = true;    // the best single site, too; unneeded with FindAlternatives
   bool weigh_memory = false;  // also say what the plan that takes least memory takes (frugal_plan.h)
   bool cluster_bound = true;  // also say how fast the cluster could be at best (cluster_bound.h)
-  // What a plan must beat to be of use: work that cannot is saved, and a slower plan may be slower than it need be.
+  // A slower plan than this is of no use: the planner saves the work to improve it.
   int64_t beat_ns = std::numeric_limits<int64_t>::max();
   std::function<bool()> should_stop;  // asked by any thread of parallel_for, too; empty: never stops
   ParallelFor parallel_for;           // how candidates are evaluated; empty: one after the other. The plan is the same

@@ -2,13 +2,14 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <ucs/debug/log_def.h>
 
 #include <array>
-#include <cerrno>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
+#include <limits>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -92,12 +93,29 @@ absl::Status Configure(ucp_config_t* config, const UcpContextOptions& options) {
   return absl::OkStatus();
 }
 
-// UCX says the same of a device that is not there and of a process that may open nothing more.
+// More than a context has open while it looks for devices; with fewer than the least UCX ends the process.
+constexpr int64_t kDescriptorsOfContext = 64;
+constexpr int64_t kLeastDescriptors = 8;
+
+// Descriptors that this process may still open. Those it has are the lowest, but for gaps.
+int64_t FreeDescriptors() {
+  rlimit limit{};
+  const UniqueFd next(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY) {
+    return std::numeric_limits<int64_t>::max();
+  }
+  return next.valid() ? static_cast<int64_t>(limit.rlim_cur) - next.get() : 0;
+}
+
+absl::Status TooFewDescriptors(int64_t left) {
+  return absl::ResourceExhaustedError(fmt::format(
+      "UCX opens no device: this process may open {} more files only; raise their number (ulimit -n 1024)", left));
+}
+
+// UCX says the same of a device that is not there and of a process that may open no more files.
 absl::Status OpensNoDevice(ucs_status_t status) {
-  const UniqueFd probe(open("/dev/null", O_RDONLY | O_CLOEXEC));
-  if (!probe.valid() && (errno == EMFILE || errno == ENFILE)) {
-    return absl::ResourceExhaustedError(
-        "UCX opens no device, because this process is out of file descriptors; raise their number (ulimit -n 1024)");
+  if (const int64_t left = FreeDescriptors(); left < kDescriptorsOfContext) {
+    return TooFewDescriptors(left);
   }
   return UcxError(fmt::format("UCX opens no device ({}); check them against `ucx_info -d`", DescribeEnvironment()),
                   status);
@@ -110,6 +128,9 @@ absl::Status UcxError(const std::string& operation, ucs_status_t status) {
 }
 
 absl::StatusOr<UcpContext> OpenUcpContext(const UcpContextOptions& options) {
+  if (const int64_t left = FreeDescriptors(); left < kLeastDescriptors) {
+    return TooFewDescriptors(left);
+  }
   RouteLog();
   ucp_config_t* read = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &read);

@@ -36,6 +36,20 @@ void CheckHonest(const PipelineCosts& costs, const AutoSchedule& found) {
   CHECK(found.iteration_ns >= found.lower_bound_ns);
 }
 
+// Most micro-batches of each stage between F and I.
+std::vector<int64_t> InFlightOf(const Schedule& schedule) {
+  std::vector<int64_t> most(static_cast<size_t>(schedule.shape.stages), 0);
+  std::vector<int64_t> now = most;
+  for (const std::vector<Action>& actions : schedule.devices) {
+    for (const Action& action : actions) {
+      now[action.stage] += action.kind == ActionKind::kForward ? 1 : 0;
+      now[action.stage] -= action.kind == ActionKind::kBackward || action.kind == ActionKind::kInputGradient ? 1 : 0;
+      most[action.stage] = std::max(most[action.stage], now[action.stage]);
+    }
+  }
+  return most;
+}
+
 // Shortest of the starts that fit; 0: none.
 int64_t BestStartNs(const PipelineCosts& costs, std::span<const Schedule> starts) {
   int64_t best_ns = 0;
@@ -127,6 +141,34 @@ TEST_CASE("any placement, any mode, any memory", "[scheduler]") {
     CheckHonest(costs, *found);
     CHECK((best_start_ns == 0 || found->iteration_ns <= best_start_ns));
   }
+}
+
+TEST_CASE("no stage has more micro-batches in flight than it may", "[scheduler]") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  int limited = 0;
+  for (uint64_t i = 0; i < 30; ++i) {
+    INFO("case " << i);
+    PipelineCosts costs = MakeSitedCase(seed + 3'000 + i).costs;
+    if (!costs.memory.has_value()) {
+      continue;
+    }
+    const AutoSchedule open = FindSchedule(costs, {.evaluations = 60}).value();
+    const std::vector<int64_t> in_flight = InFlightOf(open.schedule);
+    const int32_t stages = costs.shape.stages;
+    for (int32_t stage = 0; stage < stages; ++stage) {
+      costs.memory->most_in_flight.push_back(std::min(costs.shape.micro_batches, stages - stage));
+      limited += in_flight[stage] > costs.memory->most_in_flight.back() ? 1 : 0;
+    }
+    const absl::StatusOr<AutoSchedule> found = FindSchedule(costs, {.evaluations = 60});
+    REQUIRE(found.ok());
+    CheckHonest(costs, *found);
+    const std::vector<int64_t> kept = InFlightOf(found->schedule);
+    for (int32_t stage = 0; stage < stages; ++stage) {
+      CHECK(kept[stage] <= costs.memory->most_in_flight[stage]);
+    }
+  }
+  CHECK(limited > 10);
 }
 
 TEST_CASE("a seed and a budget decide the schedule", "[scheduler]") {

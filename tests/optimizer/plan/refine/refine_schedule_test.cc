@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/simulator.h"
@@ -94,6 +95,26 @@ TEST_CASE("a limit of ΔN holds for schedules that are searched for") {
   CHECK(std::ranges::max(limited.plan.delta_n) <= 2);
   CHECK(limited.plan.schedule != ScheduleKind::kGpipe);
   CHECK(limited.prediction.iteration_ns >= open.prediction.iteration_ns);
+}
+
+TEST_CASE("a limit of ΔN leaves W as late as a rule within it has it, and binds several stages on a rank") {
+  PlanRequest request = RefinedRequest();
+  for (LinkSpec& link : request.cluster.links) {
+    link.bandwidth_bytes_per_s /= 8;
+  }
+  request.job.search.max_delta_n = 4;
+  const int64_t searched_ns = MakePlan(request)->prediction.iteration_ns;
+  request.job.search.schedule = ScheduleKind::kGeoPipeZb;
+  CHECK(searched_ns <= MakePlan(request)->prediction.iteration_ns / 1000 * 1003);
+  request.job.search.schedule = ScheduleKind::kAuto;
+  request.job.search.max_delta_n = 0;
+  request.job.parallelism.stages_per_rank = 2;
+  const PlanResult two = MakePlan(request).value();
+  const std::vector<int64_t> in_flight = InFlightOfSchedule(two.schedule);
+  REQUIRE(in_flight.size() == two.plan.stages.size());
+  for (size_t stage = 0; stage < in_flight.size(); ++stage) {
+    CHECK(in_flight[stage] <= std::ssize(in_flight) - static_cast<int64_t>(stage));
+  }
 }
 
 TEST_CASE("what the job names or fixes stays") {

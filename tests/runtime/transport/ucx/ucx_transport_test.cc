@@ -2,6 +2,8 @@
 #include "runtime/transport/ucx/ucx_transport.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -18,6 +20,7 @@
 #include "optimizer/base/splitmix64.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/unique_fd.h"
 #include "runtime/transport/ucx/ucx_environment.h"
 #include "tests/support/durations.h"
 #include "tests/support/listening_ports.h"
@@ -323,6 +326,19 @@ TEST_CASE("every port that listens is of the range") {
   CHECK(opened.size() == 6);  // of each worker: the listener's and UCX's for data
   CHECK(*opened.begin() >= range.first);
   CHECK(*opened.rbegin() <= range.last);
+}
+
+TEST_CASE("a process that may open no more files is told so, and not that it has no device") {
+  rlimit before{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  const UniqueFd next(open("/dev/null", O_RDONLY | O_CLOEXEC));
+  rlimit few = before;
+  few.rlim_cur = static_cast<rlim_t>(next.get()) + 4;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  const absl::Status status = OpenUcpContext({.frame_bytes = 64 * 1024}).status();
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("may open 3 more files only; raise their number"));
 }
 
 // Opens `count` connections to `address`, as a stranger can who knows UCX and nothing else.
