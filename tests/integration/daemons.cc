@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "runtime/base/clock.h"
+#include "tests/support/required.h"
 
 namespace geopipe {
 namespace {
@@ -22,10 +23,17 @@ void Replace(std::string& text, const std::string& from, const std::string& to) 
 
 }  // namespace
 
-TempFolder TestFolder() {
-  absl::StatusOr<TempFolder> folder = TempFolder::Create("geopipe-test-");
-  REQUIRE(folder.ok());
-  return *std::move(folder);
+TempFolder TestFolder() { return Required(TempFolder::Create("geopipe-test-")); }
+
+std::string CaseFolder::Write(const std::string& name, std::string_view text) const {
+  REQUIRE(WriteFileAtomically(Path(name), text).ok());
+  return Path(name);
+}
+
+void CaseFolder::Change(const std::string& name, const std::string& from, const std::string& to) const {
+  std::string text = Required(ReadFile(Path(name), kMaxBytes));
+  Replace(text, from, to);
+  Write(name, text);
 }
 
 void WaitUntil(Command& command, const std::function<bool()>& done) {
@@ -55,8 +63,11 @@ void CheckEnded(const CommandResult& result, int exit_code, const std::string& b
   }
 }
 
-RunningCoordinator::RunningCoordinator(const std::string& state_dir)
-    : command_("geopipe-coordinator", {"--listen", "127.0.0.1:0", "--state-dir", state_dir}) {
+RunningCoordinator::RunningCoordinator(const std::string& state_dir, std::vector<std::string> more)
+    : command_("geopipe-coordinator", [&] {
+        more.insert(more.begin(), {"--listen", "127.0.0.1:0", "--state-dir", state_dir});
+        return std::move(more);
+      }()) {
   const std::string before = "listening on ";
   WaitForWords(command_, before);
   const std::string log = command_.err();
@@ -77,9 +88,7 @@ std::vector<std::string> AgentArgs(const std::string& coordinator, const std::st
 
 std::string ChangedCopy(const TempFolder& folder, const std::string& source, const std::string& name,
                         const std::string& from, const std::string& to) {
-  const absl::StatusOr<std::string> text = ReadFile(SourcePath(source), kMaxBytes);
-  REQUIRE(text.ok());
-  std::string changed = *text;
+  std::string changed = Required(ReadFile(SourcePath(source), kMaxBytes));
   Replace(changed, from, to);
   std::string path = (folder.path() / name).string();
   REQUIRE(WriteFileAtomically(path, changed).ok());
@@ -89,9 +98,7 @@ std::string ChangedCopy(const TempFolder& folder, const std::string& source, con
 std::string ChangedJob(const TempFolder& folder, const std::string& from, const std::string& to) {
   std::string path =
       ChangedCopy(folder, "tests/golden/jobs/mini.yaml", "job.yaml", "../../../LICENSE", SourcePath("LICENSE"));
-  const absl::StatusOr<std::string> text = ReadFile(path, kMaxBytes);
-  REQUIRE(text.ok());
-  std::string changed = *text;
+  std::string changed = Required(ReadFile(path, kMaxBytes));
   Replace(changed, from, to);
   REQUIRE(WriteFileAtomically(path, changed).ok());
   return path;

@@ -15,21 +15,17 @@ namespace fs = std::filesystem;
 
 constexpr std::string_view kThreeDevices = "devices: 3\nmicro_batches: 4\nforward_s: 0.01\nbackward_s: 0.02\n";
 
-class Files {
+class Files : public CaseFolder {
  public:
-  Files() : folder_(TestFolder()) {
-    REQUIRE(WriteFileAtomically(Path("case.yaml"), kThreeDevices).ok());
+  Files() {
+    Write("case.yaml", kThreeDevices);
     fs::create_symlink("case.yaml", Path("link.yaml"));
     fs::create_hard_link(Path("case.yaml"), Path("hard.yaml"));
   }
-  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
   CommandResult Simulate(std::vector<std::string> more) const {
     more.insert(more.begin(), {"simulate", "-f", Path("case.yaml")});
     return RunCommand("geopipectl", more);
   }
-
- private:
-  TempFolder folder_;
 };
 
 TEST_CASE("an export is refused whose file is an input or another export") {

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/integration/daemons.h"
@@ -16,51 +17,31 @@ using Json = nlohmann::json;
 
 // A coordinator and an agent at each of three sites, north with the figures of its device, all joined by links that are
 // probed once.
-class ThreeSites {
+class ThreeSites : public CaseFolder {
  public:
   ThreeSites()
-      : folder_(TestFolder()),
-        coordinator_("geopipe-coordinator", {"--listen", "127.0.0.1:0", "--state-dir", Path("coordinator"), "--config",
-                                             Write("coordinator.yaml", "probe_interval: 1h\n")}),
-        endpoint_(Endpoint()),
+      : coordinator_(Path("coordinator"), {"--config", Write("coordinator.yaml", "probe_interval: 1h\n")}),
         north_("geopipe-agent", Agent("north", {"east", "west"})),
         east_("geopipe-agent", Agent("east", {"north"})),
         west_("geopipe-agent", Agent("west", {"north"})) {
-    WaitUntil(coordinator_, [&] {
+    WaitUntil(coordinator_.command(), [&] {
       const Json links = Json::parse(Ask({"get", "links", "-o", "json"}).out);
       return links.size() == 4 &&
              std::ranges::all_of(links, [](const Json& link) { return link["source"] == "probed"; });
     });
   }
 
-  CommandResult Ask(std::vector<std::string> args) const {
-    args.insert(args.end(), {"--server", endpoint_});
-    return RunCommand("geopipectl", std::move(args));
-  }
-  std::string Write(const std::string& name, const std::string& text) const {
-    REQUIRE(WriteFileAtomically(Path(name), text).ok());
-    return Path(name);
-  }
-  std::string Job() const { return ChangedJob(folder_, "[north, east, west]", "[north, east]"); }
-  std::string Job(const std::string& from, const std::string& to) const { return ChangedJob(folder_, from, to); }
+  CommandResult Ask(std::vector<std::string> args) const { return coordinator_.Ask(std::move(args)); }
+  std::string Job() const { return Job("[north, east, west]", "[north, east]"); }
+  std::string Job(const std::string& from, const std::string& to) const { return ChangedJob(folder(), from, to); }
 
  private:
-  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
-
-  std::string Endpoint() {
-    const std::string before = "listening on ";
-    WaitForWords(coordinator_, before);
-    const std::string log = coordinator_.err();
-    const size_t begin = log.find(before) + before.size();
-    return log.substr(begin, log.find(',', begin) - begin);
-  }
-
   std::vector<std::string> Agent(const std::string& site, const std::vector<std::string>& others) const {
     std::string config = "links:\n";
     for (const std::string& other : others) {
       config += fmt::format("  - {{to: {}, latency: 5ms, bandwidth: 200Mbps, shape: true}}\n", other);
     }
-    std::vector<std::string> args = AgentArgs(endpoint_, site, Path(site));
+    std::vector<std::string> args = AgentArgs(coordinator_.endpoint(), site, Path(site));
     args.insert(args.end(), {"--config", Write(site + ".yaml", config), "--set", "devices.count=2"});
     if (site != "west") {
       args.insert(args.end(), {"--set", "devices.peak_flops=1e12", "--set", "devices.memory_bandwidth=20GB/s"});
@@ -68,9 +49,7 @@ class ThreeSites {
     return args;
   }
 
-  TempFolder folder_;
-  Command coordinator_;
-  std::string endpoint_;
+  RunningCoordinator coordinator_;
   Command north_;
   Command east_;
   Command west_;

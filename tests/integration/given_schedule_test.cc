@@ -14,26 +14,14 @@ namespace {
 using Json = nlohmann::json;
 
 // A small job of 8 micro-batches (tests/golden/jobs/mini.yaml), a topology and a schedule.
-class Folder {
+class Folder : public CaseFolder {
  public:
-  Folder() : folder_(TestFolder()) {
-    ChangedJob(folder_, "metadata:", "metadata:");  // as it is
-    Write("topology.yaml",
-          "sites:\n"
-          "  - {name: north, device: {memory: 1GiB, peak_flops: 50e9, memory_bandwidth: 20GB/s}}\n"
-          "  - {name: east, device: {memory: 1GiB, peak_flops: 50e9, memory_bandwidth: 20GB/s}}\n"
-          "  - {name: west, device: {memory: 1GiB, peak_flops: 50e9, memory_bandwidth: 20GB/s}}\n"
-          "links:\n"
-          "  - {between: [north, east], latency: 3ms, bandwidth: 1Gbps}\n"
-          "  - {between: [east, west], latency: 3ms, bandwidth: 1Gbps}\n"
-          "  - {between: [north, west], latency: 3ms, bandwidth: 1Gbps}\n");
+  Folder() {
+    ChangedJob(folder(), "metadata:", "metadata:");  // as it is
+    Write("topology.yaml", kThreeSites);
     Write("s.csv", FoldedCsv());
   }
 
-  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
-  void Write(const std::string& name, std::string_view text) const {
-    REQUIRE(WriteFileAtomically(Path(name), text).ok());
-  }
   CommandResult Plan(std::vector<std::string> more) const {
     more.insert(more.begin(), {"plan", "-f", Path("job.yaml"), "--topology", Path("topology.yaml")});
     return RunCommand("geopipectl", more);
@@ -61,8 +49,6 @@ class Folder {
     }
     return csv;
   }
-
-  TempFolder folder_;
 };
 
 std::string Numbers(const Json& report) {

@@ -14,6 +14,7 @@
 #include "tests/integration/grid_job.h"
 #include "tests/support/durations.h"
 #include "tests/support/process_federation.h"
+#include "tests/support/required.h"
 #include "tests/support/survival.h"
 
 namespace geopipe {
@@ -41,13 +42,11 @@ class GridFederation {
  public:
   GridFederation() {
     // Slow enough that an iteration takes a good quarter of a second on a machine of two processors, too.
-    absl::StatusOr<std::unique_ptr<ProcessFederation>> started = ProcessFederation::Start(
+    federation_ = Required(ProcessFederation::Start(
         {.sites = {"east", "west"},
          .latency_ns = 5 * kMs,
          .devices = 4,
-         .figures = "peak_flops: 2e9, memory_bandwidth: 10GB/s, intra_node_bandwidth: 2GB/s, efficiency: 0.5"});
-    RequireOk(started.status());
-    federation_ = *std::move(started);
+         .figures = "peak_flops: 2e9, memory_bandwidth: 10GB/s, intra_node_bandwidth: 2GB/s, efficiency: 0.5"}));
   }
 
   // Trains it while its workers are killed once, and returns its curve and the one recovery.

@@ -13,6 +13,7 @@
 #include "tests/support/command.h"
 #include "tests/support/durations.h"
 #include "tests/support/process_federation.h"
+#include "tests/support/required.h"
 
 namespace geopipe {
 namespace {
@@ -23,14 +24,6 @@ constexpr int64_t kHistoryLimitNs = 60 * kSecond;
 
 class History {
  public:
-  History() {
-    absl::StatusOr<std::unique_ptr<ProcessFederation>> started =
-        ProcessFederation::Start({.sites = {"north", "east"}, .latency_ns = 2'000'000});
-    INFO(started.status().ToString());
-    REQUIRE(started.ok());
-    federation = *std::move(started);
-  }
-
   // A job of so many iterations with checkpoints below folder()/ck.
   std::string Job(const std::string& name, int64_t iterations) const {
     const fs::path path = federation->folder() / (name + ".yaml");
@@ -51,19 +44,14 @@ class History {
     return path.string();
   }
   std::string Ask(const std::vector<std::string>& arguments) const {
-    const absl::StatusOr<std::string> answer = federation->Geopipectl(arguments);
-    INFO(answer.status().ToString());
-    REQUIRE(answer.ok());
-    return *answer;
+    return Required(federation->Geopipectl(arguments));
   }
   std::string Refusal(const std::vector<std::string>& arguments) const {
     return std::string(federation->Geopipectl(arguments).status().message());
   }
   std::vector<int64_t> CurveOf(const std::string& name) const {
     std::vector<int64_t> iterations;
-    const absl::StatusOr<std::vector<v1::IterationSummary>> curve = federation->Curve(name);
-    REQUIRE(curve.ok());
-    for (const v1::IterationSummary& each : *curve) {
+    for (const v1::IterationSummary& each : Required(federation->Curve(name))) {
       iterations.push_back(each.iteration());
     }
     return iterations;
@@ -73,7 +61,8 @@ class History {
     REQUIRE(federation->StartCoordinator().ok());
   }
 
-  std::unique_ptr<ProcessFederation> federation;
+  const std::unique_ptr<ProcessFederation> federation =
+      Required(ProcessFederation::Start({.sites = {"north", "east"}, .latency_ns = 2'000'000}));
 };
 
 TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator that was not told to drop it") {
@@ -97,7 +86,7 @@ TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator
   CHECK(fs::file_size(trace) > 0);
   CHECK_THAT(h.Ask({"describe", "q"}), Catch::Contains("newest: ") && Catch::Contains("/ck/iteration-0000000010\n"));
 
-  // A job that goes on has the whole curve.
+  // A job that is resumed has the whole curve.
   h.Ask({"apply", "-f", h.Job("q", 15), "--resume"});
   REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kHistoryLimitNs).ok());
   std::vector<int64_t> all(15);

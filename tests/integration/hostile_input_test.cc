@@ -16,34 +16,15 @@ namespace {
 
 constexpr size_t kMaxSentenceBytes = 500;
 
-constexpr std::string_view kTopology =
-    "sites:\n"
-    "  - {name: north, device: {memory: 1GiB, peak_flops: 50e9, memory_bandwidth: 20GB/s}}\n"
-    "  - {name: east, device: {memory: 1GiB, peak_flops: 50e9, memory_bandwidth: 20GB/s}}\n"
-    "  - {name: west, device: {memory: 1GiB, peak_flops: 50e9, memory_bandwidth: 20GB/s}}\n"
-    "links:\n"
-    "  - {between: [north, east], latency: 3ms, bandwidth: 1Gbps}\n"
-    "  - {between: [east, west], latency: 3ms, bandwidth: 1Gbps}\n"
-    "  - {between: [north, west], latency: 3ms, bandwidth: 1Gbps}\n";
-
 // The files of one case: a small job and a topology, one text of which may be another.
-class Files {
+class Files : public CaseFolder {
  public:
-  Files() : folder_(TestFolder()) {
-    Write("topology.yaml", kTopology);
-    ChangedJob(folder_, "kind", "kind");
+  Files() {
+    Write("topology.yaml", kThreeSites);
+    ChangedJob(folder(), "kind", "kind");
   }
 
-  std::string Path(const std::string& name) const { return (folder_.path() / name).string(); }
-  void Write(const std::string& name, std::string_view text) const {
-    REQUIRE(WriteFileAtomically(Path(name), text).ok());
-  }
-  void Change(const std::string& name, const std::string& from, const std::string& to) const {
-    std::string text = *ReadFile(Path(name), 1 << 20);
-    REQUIRE(text.find(from) != std::string::npos);
-    Write(name, text.replace(text.find(from), from.size(), to));
-  }
-  void ChangeJob(const std::string& from, const std::string& to) const { ChangedJob(folder_, from, to); }
+  void ChangeJob(const std::string& from, const std::string& to) const { ChangedJob(folder(), from, to); }
 
   std::vector<std::string> Plan(std::vector<std::string> more = {}) const {
     more.insert(more.begin(), {"plan", "-f", Path("job.yaml"), "--topology", Path("topology.yaml")});
@@ -56,9 +37,6 @@ class Files {
     }
     return more;
   }
-
- private:
-  TempFolder folder_;
 };
 
 void CheckSentence(const CommandResult& result, int exit_code, const std::string& begin,

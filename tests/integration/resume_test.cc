@@ -12,6 +12,7 @@
 #include "runtime/base/files.h"
 #include "tests/support/durations.h"
 #include "tests/support/process_federation.h"
+#include "tests/support/required.h"
 #include "tests/support/skip.h"
 
 namespace geopipe {
@@ -23,13 +24,6 @@ constexpr int64_t kEndLimitNs = 90 * kSecond;
 
 class Resuming {
  public:
-  Resuming() {
-    absl::StatusOr<std::unique_ptr<ProcessFederation>> federation = ProcessFederation::Start({.own_disks = true});
-    INFO(federation.status().ToString());
-    REQUIRE(federation.ok());
-    federation_ = *std::move(federation);
-  }
-
   // Applies a job of so many iterations with a checkpoint after every second, and returns how it ended.
   v1::JobDetail Run(const std::string& name, int64_t iterations, bool resume = true, int64_t intermediate_size = 64) {
     const fs::path path = federation_->folder() / (name + ".yaml");
@@ -54,27 +48,16 @@ class Resuming {
     if (resume) {
       arguments.emplace_back("--resume");
     }
-    const absl::StatusOr<std::string> applied = federation_->Geopipectl(arguments);
-    INFO(applied.status().ToString());
-    REQUIRE(applied.ok());
-    const absl::Status ended = AwaitNs("the job's end", kEndLimitNs, [&]() -> absl::StatusOr<bool> {
-                                 const absl::StatusOr<v1::JobSummary> summary = federation_->Summary(name);
-                                 return summary.ok() && (summary->state() == v1::JOB_STATE_COMPLETED ||
-                                                         summary->state() == v1::JOB_STATE_FAILED);
-                               }).status();
-    INFO(ended.ToString());
-    REQUIRE(ended.ok());
-    const absl::StatusOr<v1::JobDetail> detail = federation_->control().GetJob(name);
-    REQUIRE(detail.ok());
-    return *detail;
+    Required(federation_->Geopipectl(arguments));
+    Required(AwaitNs("the job's end", kEndLimitNs, [&]() -> absl::StatusOr<bool> {
+      const absl::StatusOr<v1::JobSummary> summary = federation_->Summary(name);
+      return summary.ok() && (summary->state() == v1::JOB_STATE_COMPLETED || summary->state() == v1::JOB_STATE_FAILED);
+    }));
+    return Required(federation_->control().GetJob(name));
   }
 
   // Its summaries, from the first that it was done with.
-  std::vector<v1::IterationSummary> Curve(const std::string& name) {
-    const absl::StatusOr<std::vector<v1::IterationSummary>> curve = federation_->Curve(name);
-    REQUIRE(curve.ok());
-    return *curve;
-  }
+  std::vector<v1::IterationSummary> Curve(const std::string& name) { return Required(federation_->Curve(name)); }
 
   // The folder of the site's checkpoints, as this process sees it.
   fs::path Folder(size_t site) const { return federation_->DisksOf(site).at(1) / "checkpoints"; }
@@ -97,7 +80,7 @@ class Resuming {
   }
 
  private:
-  std::unique_ptr<ProcessFederation> federation_;
+  const std::unique_ptr<ProcessFederation> federation_ = Required(ProcessFederation::Start({.own_disks = true}));
 };
 
 TEST_CASE(

@@ -10,6 +10,7 @@
 
 #include "tests/support/durations.h"
 #include "tests/support/relay_federation.h"
+#include "tests/support/required.h"
 #include "tests/support/seed.h"
 #include "tests/support/skip.h"
 
@@ -21,10 +22,7 @@ constexpr int64_t kLimitNs = 90 * kSecond;
 constexpr int64_t kNoticedNs = 6 * kSecond;
 
 std::unique_ptr<ProcessFederation> StartFederation(const ProcessFederationOptions& options = {}) {
-  absl::StatusOr<std::unique_ptr<ProcessFederation>> federation = ProcessFederation::Start(options);
-  INFO(federation.status().ToString());
-  REQUIRE(federation.ok());
-  return *std::move(federation);
+  return Required(ProcessFederation::Start(options));
 }
 
 void Check(const absl::Status& status) {

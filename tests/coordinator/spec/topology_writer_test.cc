@@ -123,42 +123,32 @@ TEST_CASE("what is not known stands as a comment with what to add, and can be ha
   const ClusterSpec cluster{.sites = {{"north", 2, 8, {.memory_bytes = int64_t{64} << 30}},
                                       {"east", 1, 8, {.memory_bytes = int64_t{64} << 30}}},
                             .links = {}};
+  const std::string device =
+      "    devices_per_node: 8\n"
+      "    device:\n"
+      "      kind: cpu\n"
+      "      memory: 64GiB\n"
+      "      # peak_flops: 989e12   not known; needed where there is no --profile\n"
+      "      # memory_bandwidth: 3.35TB/s   not known; needed where there is no --profile\n"
+      "      # intra_node_bandwidth: 450GB/s   not known; needed for tensor and data above 1\n"
+      "      # host_bandwidth: 64GB/s   not known; needed for parallelism.offload\n"
+      "      efficiency: 0.5\n"
+      "      attention: auto\n"
+      "      roofline: auto\n"
+      "      reserve: auto\n";
   const std::string text = WriteTopology(cluster);
-  CHECK(
-      text ==
-      "sites:\n"
-      "  - name: north\n"
-      "    nodes: 2\n"
-      "    devices_per_node: 8\n"
-      "    device:\n"
-      "      kind: cpu\n"
-      "      memory: 64GiB\n"
-      "      # peak_flops: 989e12   not known; needed where there is no --profile\n"
-      "      # memory_bandwidth: 3.35TB/s   not known; needed where there is no --profile\n"
-      "      # intra_node_bandwidth: 450GB/s   not known; needed for tensor and data above 1\n"
-      "      # host_bandwidth: 64GB/s   not known; needed for parallelism.offload\n"
-      "      efficiency: 0.5\n"
-      "      attention: auto\n"
-      "      roofline: auto\n"
-      "      reserve: auto\n"
-      "    # network: {bandwidth: 400Gbps, latency: 5us, per: device}   not known; without it the replicas of a stage "
-      "share a node\n"
-      "  - name: east\n"
-      "    nodes: 1\n"
-      "    devices_per_node: 8\n"
-      "    device:\n"
-      "      kind: cpu\n"
-      "      memory: 64GiB\n"
-      "      # peak_flops: 989e12   not known; needed where there is no --profile\n"
-      "      # memory_bandwidth: 3.35TB/s   not known; needed where there is no --profile\n"
-      "      # intra_node_bandwidth: 450GB/s   not known; needed for tensor and data above 1\n"
-      "      # host_bandwidth: 64GB/s   not known; needed for parallelism.offload\n"
-      "      efficiency: 0.5\n"
-      "      attention: auto\n"
-      "      roofline: auto\n"
-      "      reserve: auto\n"
-      "# links:\n"
-      "  # - {between: [north, east], latency: 20ms, bandwidth: 10Gbps}   not known\n");
+  CHECK(text ==
+        "sites:\n"
+        "  - name: north\n"
+        "    nodes: 2\n" +
+            device +
+            "    # network: {bandwidth: 400Gbps, latency: 5us, per: device}   not known; without it the replicas of a "
+            "stage share a node\n"
+            "  - name: east\n"
+            "    nodes: 1\n" +
+            device +
+            "# links:\n"
+            "  # - {between: [north, east], latency: 20ms, bandwidth: 10Gbps}   not known\n");
   std::string completed = text;
   for (size_t at = completed.find("# "); at != std::string::npos; at = completed.find("# ")) {
     completed.erase(at, 2);
