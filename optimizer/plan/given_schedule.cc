@@ -17,7 +17,6 @@
 #include "optimizer/plan/planner.h"
 #include "optimizer/plan/refine/refine_schedule.h"
 #include "optimizer/plan/refine/schedule_points.h"
-#include "optimizer/plan/report/explain.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/schedule/csv.h"
 
@@ -73,6 +72,7 @@ absl::Status CheckKeys(const JobSpec& job, const PipelineShape& shape, int64_t p
 PlanRequest GuideOf(const PlanRequest& request, const std::vector<Batch>& batches, int64_t data) {
   PlanRequest guide = request;
   guide.schedule.reset();
+  guide.progress = {};  // what it finds is another plan
   guide.refine = false;
   guide.baselines = false;
   guide.cluster_bound = false;
@@ -126,7 +126,7 @@ class GivenPlanner {
   }
 
   int64_t tried() const { return tried_; }
-  // Returns what was found; else why there is nothing.
+  // Returns the plan; an error says why there is none.
   absl::StatusOr<Refinement> Found() && {
     if (found_.better.has_value()) {
       return std::move(found_);
@@ -154,32 +154,19 @@ class GivenPlanner {
     return absl::OkStatus();
   }
 
-  // Notes, of the plan that exceeds its memory by least, the rank that exceeds it by most.
   void NoteMisfit(const Plan& plan, const PlanPrediction& prediction) {
-    size_t worst = 0;
-    int64_t excess_bytes = std::numeric_limits<int64_t>::min();
-    for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
-      const int64_t here_bytes = prediction.peak_bytes[rank] - plan.pipeline_ranks[rank].capacity_bytes;
-      worst = here_bytes > excess_bytes ? rank : worst;
-      excess_bytes = std::max(excess_bytes, here_bytes);
+    if (misfit_.Note(plan, prediction)) {
+      none_ = absl::FailedPreconditionError(
+          fmt::format("the job does not fit with the given schedule: {}; give one with fewer micro-batches in flight, "
+                      "or use search.schedule auto",
+                      misfit_.need()));
     }
-    if (excess_bytes >= least_excess_bytes_) {
-      return;
-    }
-    least_excess_bytes_ = excess_bytes;
-    none_ = absl::FailedPreconditionError(fmt::format(
-        "the job does not fit with the given schedule: pipeline rank {} on site \"{}\" needs {} per device of {} even "
-        "at micro_batch_size {}, sequence_length {}, recompute {}; give one with fewer micro-batches in flight, or use "
-        "search.schedule auto",
-        worst, plan.pipeline_ranks[worst].site, HumanBytes(prediction.peak_bytes[worst]),
-        HumanBytes(plan.pipeline_ranks[worst].capacity_bytes), plan.micro_batch_size, plan.sequence_length,
-        RecomputeText(plan)));
   }
 
   const PlanRequest& request_;
   const CostSource& source_;
   int64_t best_ns_ = std::numeric_limits<int64_t>::max();
-  int64_t least_excess_bytes_ = std::numeric_limits<int64_t>::max();
+  LeastMisfit misfit_;
   int64_t tried_ = 0;
   absl::Status none_ = absl::FailedPreconditionError("the given schedule was tried nowhere");
   Refinement found_;

@@ -126,26 +126,13 @@ class RulePlanner {
     return *std::ranges::min_element(caps) >= shape.stages / shape.devices;
   }
 
-  // Notes, for the schedule that exceeds its memory by least, the rank that exceeds it by most.
   void NoteMisfit(const Plan& plan, const PlanPrediction& prediction) {
-    size_t worst = 0;
-    int64_t excess_bytes = std::numeric_limits<int64_t>::min();
-    for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
-      const int64_t here_bytes = prediction.peak_bytes[rank] - plan.pipeline_ranks[rank].capacity_bytes;
-      worst = here_bytes > excess_bytes ? rank : worst;
-      excess_bytes = std::max(excess_bytes, here_bytes);
+    if (misfit_.Note(plan, prediction)) {
+      none_ = absl::FailedPreconditionError(
+          fmt::format("the job does not fit with schedule {}: {}; use search.schedule auto, or a schedule with fewer "
+                      "micro-batches in flight",
+                      row_.name, misfit_.need()));
     }
-    if (excess_bytes >= least_excess_bytes_) {
-      return;
-    }
-    least_excess_bytes_ = excess_bytes;
-    none_ = absl::FailedPreconditionError(
-        fmt::format("the job does not fit with schedule {}: pipeline rank {} on site \"{}\" needs {} per device of "
-                    "{} even at micro_batch_size {}, sequence_length {}, recompute {}; use search.schedule auto, "
-                    "or a schedule with fewer micro-batches in flight",
-                    row_.name, worst, plan.pipeline_ranks[worst].site, HumanBytes(prediction.peak_bytes[worst]),
-                    HumanBytes(plan.pipeline_ranks[worst].capacity_bytes), plan.micro_batch_size, plan.sequence_length,
-                    RecomputeText(plan)));
   }
 
   void Reject(const Tried& tried) {
@@ -175,7 +162,7 @@ class RulePlanner {
   const PlanRequest& request_;
   const ScheduleRow& row_;
   int64_t best_ns_ = std::numeric_limits<int64_t>::max();
-  int64_t least_excess_bytes_ = std::numeric_limits<int64_t>::max();
+  LeastMisfit misfit_;
   absl::Status none_;  // why there is no plan
   Refinement found_;
 };

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/model/plan/plan_memory.h"
@@ -71,7 +72,7 @@ absl::StatusOr<int64_t> LeastWorkNs(const PlanRequest& request, const CostSource
   return plan.micro_batches * LeastStageTimeNs(loads, request.job.model.num_hidden_layers);
 }
 
-// Gives the plan the stages of `shape`. Its parts.
+// Gives the plan the stages of `shape`, and returns its parts.
 absl::StatusOr<PlanParts> LayOut(const PlanRequest& request, const CostSource& source, const PipelineShape& shape,
                                  Plan& plan) {
   const ModelSpec& model = request.job.model;
@@ -221,6 +222,27 @@ absl::StatusOr<std::vector<SchedulePoint>> GivenSchedulePoints(const PlanRequest
   std::ranges::for_each(points, Bound);
   std::ranges::stable_sort(points, {}, &SchedulePoint::lower_bound_ns);
   return points;
+}
+
+bool LeastMisfit::Note(const Plan& plan, const PlanPrediction& prediction) {
+  size_t worst = 0;
+  int64_t excess_bytes = std::numeric_limits<int64_t>::min();
+  for (size_t rank = 0; rank < plan.pipeline_ranks.size(); ++rank) {
+    const int64_t here_bytes = prediction.peak_bytes[rank] - plan.pipeline_ranks[rank].capacity_bytes;
+    worst = here_bytes > excess_bytes ? rank : worst;
+    excess_bytes = std::max(excess_bytes, here_bytes);
+  }
+  if (excess_bytes >= excess_bytes_) {
+    return false;
+  }
+  excess_bytes_ = excess_bytes;
+  need_ = fmt::format(
+      "pipeline rank {} on site \"{}\" needs {} per device of {} even at micro_batch_size {}, sequence_length {}, "
+      "recompute {}",
+      worst, plan.pipeline_ranks[worst].site, HumanBytes(prediction.peak_bytes[worst]),
+      HumanBytes(plan.pipeline_ranks[worst].capacity_bytes), plan.micro_batch_size, plan.sequence_length,
+      RecomputeText(plan));
+  return true;
 }
 
 }  // namespace geopipe

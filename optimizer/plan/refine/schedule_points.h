@@ -7,11 +7,13 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "optimizer/model/cost_source.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan/plan_params.h"
+#include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/plan_request.h"
 
@@ -61,5 +63,19 @@ absl::StatusOr<std::vector<SchedulePoint>> SchedulePoints(const PlanRequest& req
 absl::StatusOr<std::vector<SchedulePoint>> GivenSchedulePoints(const PlanRequest& request, const CostSource& source,
                                                                Plan plan, const std::vector<int32_t>& placement,
                                                                std::span<const WorkChoice> work);
+
+// The plan that exceeds its memory by least, of those that do not fit.
+class LeastMisfit {
+ public:
+  // True when the plan, which does not fit, exceeds its memory by less than all before.
+  bool Note(const Plan& plan, const PlanPrediction& prediction);
+  // "pipeline rank 3 on site "north" needs 70 GiB per device of 60 GiB even at micro_batch_size 1, ...": the rank that
+  // exceeds its memory by most.
+  const std::string& need() const { return need_; }
+
+ private:
+  int64_t excess_bytes_ = std::numeric_limits<int64_t>::max();
+  std::string need_;
+};
 
 }  // namespace geopipe
