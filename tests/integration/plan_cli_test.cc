@@ -372,7 +372,7 @@ TEST_CASE("devices that are too small are infeasible, with the tightest constrai
   CHECK(result.exit_status.exit_code == 3);
   CHECK(result.out.empty());
   INFO(result.err);
-  CHECK(result.err.find("stage 0 on site \"north\" needs") != std::string::npos);
+  CHECK(result.err.find("pipeline rank 0 on site \"north\" needs") != std::string::npos);
   CHECK(result.err.find("of 2.00 GiB (4.00 GiB less a reserve of 2.00 GiB)") != std::string::npos);
   CHECK(result.err.find("would relax it") != std::string::npos);
 }

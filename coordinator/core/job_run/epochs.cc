@@ -18,11 +18,12 @@ namespace {
 // "planned: geopipe overlapped, micro_batch_size 1, …, 3 stages, predicted 0.812 s per iteration".
 std::string PlanSentence(const PlanResult& plan) {
   return fmt::format(
-      "planned: {} {}, micro_batch_size {}, sequence_length {}, delta_n [{}], {} micro-batches, {} stages, "
-      "predicted {:.3f} s per iteration",
+      "planned: {} {}, micro_batch_size {}, sequence_length {}{}, {} micro-batches, {} stages, predicted {:.3f} s per "
+      "iteration",
       ScheduleKindName(plan.plan.schedule), CommModeName(plan.plan.comm), plan.plan.micro_batch_size,
-      plan.plan.sequence_length, fmt::join(plan.plan.delta_n, ","), plan.plan.micro_batches, plan.plan.stages.size(),
-      static_cast<double>(plan.prediction.iteration_ns) / 1e9);
+      plan.plan.sequence_length,
+      plan.plan.delta_n.empty() ? "" : fmt::format(", delta_n [{}]", fmt::join(plan.plan.delta_n, ",")),
+      plan.plan.micro_batches, plan.plan.stages.size(), static_cast<double>(plan.prediction.iteration_ns) / 1e9);
 }
 
 }  // namespace

@@ -29,14 +29,14 @@ std::vector<RejectedAlternative> NearestRejected(const PlanSpace& space, const E
 RejectedAlternative RejectedShape(const Shape& chosen, const OtherShape& other, int64_t best_ns);
 
 // FailedPrecondition for a job that does not even fit as `frugal`, the order of sites and degrees that exceed their
-// memory by least: at the most frugal choice that the job allows, the stage that exceeds its capacity by most with its
-// needs (and the degrees that were auto), then every single change that was checked to make the job fit: larger
-// devices, a longer pipeline, more tensor parallelism, recomputation, ZeRO, sequence parallelism, smaller b or s, bf16,
-// smaller fixed ΔN. If memory does not rule that choice out, it says that the search found no plan that fits within its
-// evaluations. REQUIRES: PlaceStages succeeds for JobOf(request.job, frugal).
+// memory by least: at the most frugal choice that the job allows, the pipeline rank that exceeds its capacity by most
+// with its needs (and the degrees that were auto), then every single change that was checked to make the job fit:
+// larger devices, a longer pipeline, more tensor parallelism, recomputation, ZeRO, sequence parallelism, smaller b or
+// s, bf16, smaller fixed ΔN. If memory does not rule that choice out, it says that the search found no plan that fits
+// within its evaluations. REQUIRES: PlaceStages succeeds for JobOf(request.job, frugal).
 absl::Status Infeasible(const PlanRequest& request, const Shape& frugal);
 
-// The same in one line, without remedies: "stage 0 on oslo needs 95.2 GiB of 70.2 GiB, 25.0 GiB too much".
+// The same in one line, without remedies: "rank 0 at oslo needs 95.2 GiB of 70.2 GiB, 25.0 GiB too much".
 std::string LackingMemory(const PlanRequest& request, const Shape& frugal);
 
 }  // namespace geopipe

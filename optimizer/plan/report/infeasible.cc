@@ -346,12 +346,14 @@ absl::Status Infeasible(const PlanRequest& request, const Shape& frugal) {
     remedies.push_back(*std::move(degrees));
   }
   return absl::FailedPreconditionError(fmt::format(
-      "the job does not fit: stage {} on site \"{}\" needs {} per device of {}{} even at {}micro_batch_size {}, "
-      "sequence_length {}, delta_n [{}], recompute {}{} (model states {}{}, {} micro-batches in flight of {} each, "
+      "the job does not fit: pipeline rank {} on site \"{}\" needs {} per device of {}{} even at {}micro_batch_size "
+      "{}, "
+      "sequence_length {}{}, recompute {}{} (model states {}{}, {} micro-batches in flight of {} each, "
       "workspace {}, transport {}); {}{}",
       need->stage, need->site, HumanBytes(need->bytes()), HumanBytes(need->capacity_bytes),
       ReserveText(request.cluster, need->site), ChosenDegrees(request.job, frugal, present), need->micro_batch_size,
-      need->sequence_length, fmt::join(need->delta_n, ","), RecomputeName(need->mode.recompute),
+      need->sequence_length, need->delta_n.empty() ? "" : fmt::format(", delta_n [{}]", fmt::join(need->delta_n, ",")),
+      RecomputeName(need->mode.recompute),
       question.job.parallelism.data > 1 ? fmt::format(", zero_stage {}", need->mode.zero_stage) : "",
       HumanBytes(need->memory.model_state_bytes()),
       need->memory.recovery_bytes == 0
@@ -373,7 +375,7 @@ std::string LackingMemory(const PlanRequest& request, const Shape& frugal) {
   if (need->excess_bytes() <= 0) {
     return fmt::format("none that fits was found within search.max_evaluations {}", request.job.search.max_evaluations);
   }
-  return fmt::format("stage {} on {} needs {} of {}, {} too much", need->stage, need->site, HumanBytes(need->bytes()),
+  return fmt::format("rank {} at {} needs {} of {}, {} too much", need->stage, need->site, HumanBytes(need->bytes()),
                      HumanBytes(need->capacity_bytes), HumanBytes(need->excess_bytes()));
 }
 

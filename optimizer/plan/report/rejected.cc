@@ -14,7 +14,7 @@ namespace geopipe {
 namespace {
 
 std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) {
-  return fmt::format("stage {} on {} needs {} of {}", tightest.stage, space.model().placement().SiteOf(tightest.stage),
+  return fmt::format("rank {} at {} needs {} of {}", tightest.stage, space.model().placement().SiteOf(tightest.stage),
                      HumanBytes(tightest.need_bytes), HumanBytes(tightest.capacity_bytes));
 }
 

@@ -24,10 +24,10 @@ enum class TimePart : uint8_t {
   kBelowEfficiency,   // products of few rows, memory traffic, operations that only move elements; what was measured
   kTensor,            // tensor-parallel collectives, as the cost model counts them
   kRecomputation,     // forward work done again, with its collectives
-  kFill,              // until a stage's first backward: way through the pipeline and back
-  kDrain,             // after a stage's last forward
+  kFill,              // until a rank's first backward: way through the pipeline and back
+  kDrain,             // after a rank's last forward
   kCrossings,         // steady phase: waiting for messages on their way over a crossing, or held by a blocking send
-  kImbalance,         // steady phase: waiting for a slower stage; work that is not in proportion to the devices' speeds
+  kImbalance,         // steady phase: waiting for a slower rank; work that is not in proportion to the devices' speeds
   kExposedReduction,  // gradients reduced over replicas, and updated weights gathered, as far as they are exposed
   kUpdate,            // AdamW
   kSynchronisation,   // gradient norm and tied gradients: waiting for the other end of the pipeline

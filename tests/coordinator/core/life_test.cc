@@ -251,6 +251,22 @@ TEST_CASE("all ranks must compute with the same number of threads") {
   }
 }
 
+TEST_CASE("the cause of DEPLOYING says the plan in figures, and of ΔN nothing where a plan has none") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_PLANNING);
+  const StartPlanning asked = f.planning.back();
+  PlanResult plan = Federation::PlanFor(asked.input);
+  std::string delta_n;
+  SECTION("with crossings") {
+    plan.plan.delta_n = {2, 1};
+    delta_n = ", delta_n [2,1]";
+  }
+  SECTION("without") { plan.plan.delta_n.clear(); }
+  f.Step(PlannerDone{asked.job, asked.incarnation, plan, "secret"});
+  CHECK(f.CauseOf("tiny") == "planned: 1f1b nonblocking, micro_batch_size 1, sequence_length 64" + delta_n +
+                                 ", 8 micro-batches, 3 stages, predicted 0.000 s per iteration");
+}
+
 TEST_CASE("no plan: the planner's sentence is the cause") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_PLANNING);
@@ -316,7 +332,7 @@ TEST_CASE("a job that cannot be stored leaves everything as it was") {
   f.Step(WatchStart{80, "tiny", 0, 1});  // room for one message: the watch stays open
   f.refuses_jobs = true;
   f.Step(ApplyJob{90, Federation::TinyJob(), {}, true});
-  // All that comes behind the refused write is given up: nothing of it may be another job's.
+  // All effects behind the refused write are given up: none may reach the job that stays.
   CHECK(std::holds_alternative<PersistNewJob>(f.last.front()));
   CHECK(f.Last<PersistTransition>().empty());
   CHECK(f.Last<SendToAgent>().empty());

@@ -24,7 +24,7 @@ TEST_CASE("4.5 GiB devices cannot hold a 13B stage without recomputation: stage,
   request.job.parallelism.recompute = Recompute::kNone;
   const std::string message = Refusal(request);
   INFO(message);
-  CHECK_THAT(message, Catch::StartsWith("the job does not fit: stage 0 on site \"north\" needs 6."));
+  CHECK_THAT(message, Catch::StartsWith("the job does not fit: pipeline rank 0 on site \"north\" needs 6."));
   CHECK_THAT(message, Contains(" GiB per device of 4.50 GiB even at micro_batch_size 1, sequence_length 2048, "
                                "delta_n [0,0], recompute none (model states 3.67 GiB, 8 micro-batches in flight of"));
   CHECK_THAT(message, Contains("any of these would relax it: devices with at least 7 GiB;"));
