@@ -117,9 +117,8 @@ void ProgressMeter::Begin(Progress progress) {
 
 void ProgressMeter::Searched(int64_t evaluations, int64_t best_ns) {
   const std::lock_guard lock(mutex_);
-  progress_.evaluations = std::max(progress_.evaluations, evaluations);
-  progress_.best_ns = progress_.best_ns == 0 || best_ns == 0 ? std::max(progress_.best_ns, best_ns)
-                                                             : std::min(progress_.best_ns, best_ns);
+  progress_.evaluations = evaluations;
+  progress_.best_ns = best_ns;
 }
 
 void ProgressMeter::Did(int64_t done, int64_t total) {

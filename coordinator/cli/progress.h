@@ -31,7 +31,7 @@ class ProgressPacer {
   // `columns` of the terminal; 0: it is none.
   explicit ProgressPacer(int32_t columns) : columns_(columns) {}
 
-  // The next piece of work begins.
+  // Begins the next piece of work.
   void Begin(int64_t now_ns);
   // Returns what to write now; empty: nothing.
   std::string At(int64_t now_ns, const Progress& progress);
@@ -56,12 +56,11 @@ class ProgressMeter {
   ProgressMeter(const ProgressMeter&) = delete;
   ProgressMeter& operator=(const ProgressMeter&) = delete;
 
-  // Another piece of work; until then nothing is shown.
+  // Begins a piece of work; nothing is shown before the first.
   void Begin(Progress progress);
-  // The search has looked at so many candidates, the best of which takes `best_ns` (0: none fits). Of several searches
-  // for one plan the most and the best are shown.
+  // Reports that a search has looked at `evaluations` candidates, the best of which takes `best_ns` (0: none fits).
   void Searched(int64_t evaluations, int64_t best_ns);
-  // So many steps of all are done.
+  // Reports that `done` of `total` steps are done.
   void Did(int64_t done, int64_t total);
   // Takes the line away, until the next Begin.
   void End();

@@ -66,6 +66,7 @@ class Variations {
     base_.baselines = false;
     base_.cluster_bound = false;
     base_.parallel_for = {};  // they run beside each other
+    base_.progress = {};
   }
 
   // The most informative first: when time is short the others are left.

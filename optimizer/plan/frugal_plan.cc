@@ -26,6 +26,7 @@ PlanRequest Within(const PlanRequest& request, const Plan& plan, int64_t bytes) 
   within.baselines = false;
   within.cluster_bound = false;
   within.weigh_memory = false;
+  within.progress = {};  // its best is no faster
   for (SiteSpec& site : within.cluster.sites) {
     site.device.memory_bytes = std::min(site.device.memory_bytes, bytes + site.device.reserve_bytes.value_or(0));
   }

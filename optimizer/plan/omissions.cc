@@ -44,6 +44,7 @@ class Supplies {
     base_.baselines = false;
     base_.cluster_bound = false;
     base_.weigh_memory = false;
+    base_.progress = {};
   }
 
   std::vector<Supplied> All() {
@@ -157,7 +158,7 @@ class Supplies {
   std::vector<Supplied> all_;
 };
 
-// Returns what an iteration takes with it; nullopt: it is not worth a word.
+// Returns the iteration time with it; nullopt: it is not worth a word.
 std::optional<int64_t> WorthOf(PlanRequest request, int64_t iteration_ns) {
   const auto is_worth = [&](const absl::StatusOr<PlanResult>& planned) {
     return planned.ok() && planned->prediction.iteration_ns <= iteration_ns - iteration_ns / 1'000'000 * kOmissionPpm;

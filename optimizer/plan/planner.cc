@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <memory>
@@ -38,14 +39,8 @@ namespace {
 
 // With more, every choice of kMaxPermutedSites of them is too many.
 constexpr size_t kMaxSitesOfSubsets = 6;
-// The steps after the search of the grids gain no more than this, about.
+// Percentage that the steps after the search of the grids may still gain, about.
 constexpr int64_t kPolishPercent = 2;
-
-// True when the search runs another kind in place of the job's.
-bool IsMadeByRule(const JobSpec& job) {
-  const ScheduleKind kind = job.search.schedule;
-  return kind != ScheduleKind::kAuto && kind != SearchedKind(kind);
-}
 
 absl::Status NoneWithMoreStages(const PlanRequest& request) {
   const int32_t per_rank = request.job.parallelism.stages_per_rank;
@@ -314,6 +309,25 @@ absl::StatusOr<PlanResult> BestOfMixed(const PlanRequest& request, const CostSou
   return Instead(request, std::move(result), std::move(better));
 }
 
+// `progress` for all searches for one plan: evaluations never fall where a search begins anew, and the best never
+// rises.
+std::function<void(int64_t, int64_t)> Steady(std::function<void(int64_t, int64_t)> progress) {
+  struct Told {
+    int64_t evaluations = 0;
+    int64_t best_ns = 0;
+  };
+  if (!progress) {
+    return {};
+  }
+  return [progress = std::move(progress), told = std::make_shared<Told>()](int64_t evaluations, int64_t best_ns) {
+    told->evaluations = std::max(told->evaluations, evaluations);
+    if (told->best_ns == 0 || (best_ns != 0 && best_ns < told->best_ns)) {
+      told->best_ns = best_ns;
+    }
+    progress(told->evaluations, told->best_ns);
+  };
+}
+
 void TellProgress(const PlanRequest& request, const absl::StatusOr<PlanResult>& result) {
   if (request.progress && result.ok()) {
     request.progress(result->search.evaluations, result->prediction.iteration_ns);
@@ -438,13 +452,7 @@ absl::StatusOr<PlanResult> FirstOfGrids(const PlanRequest& request, const CostSo
   return ReportGrid(request, source, std::move(grid));
 }
 
-}  // namespace
-
-absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
-  if (asked.costs.has_value()) {
-    return PlanWithGivenCosts(asked);
-  }
-  PlanRequest request = asked;
+absl::StatusOr<PlanResult> PlanWithModel(PlanRequest request) {
   request.job = JobOnCluster(std::move(request.job), request.cluster);
   GP_RETURN_IF_ERROR(ValidateJob(request.job));
   GP_RETURN_IF_ERROR(ValidateCluster(request.cluster));
@@ -475,25 +483,15 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   } else if (reported.ok()) {
     TellProgress(request, reported);
     reported = BestOfClose(request, source, found, *std::move(reported));
-    TellProgress(request, reported);
-    if (reported.ok()) {
-      reported = BestOfMixed(request, source, *std::move(reported));
-    }
-    if (reported.ok()) {
-      reported = BestOfGrids(request, source, *std::move(reported));
-    }
-    if (reported.ok()) {
-      reported = Polished(request, source, *std::move(reported));
-    }
-    if (reported.ok()) {
-      reported = BestOfFewerSites(request, source, *std::move(reported));
-    }
-    if (reported.ok()) {
-      reported = Weighed(request, source, *std::move(reported));
+    for (const auto step : {BestOfMixed, BestOfGrids, Polished, BestOfFewerSites, Weighed}) {
+      TellProgress(request, reported);
+      if (reported.ok()) {
+        reported = step(request, source, *std::move(reported));
+      }
     }
   }
   GP_ASSIGN_OR_RETURN(PlanResult result, std::move(reported));
-  // A clock that ended a step is past its end for good.
+  // A clock that has ended a step never goes back.
   result.search.stopped_early |= request.should_stop && request.should_stop();
   if (request.cluster_bound) {
     result.cluster_bound_ns = ClusterBoundNs(request, source, result.prediction.iteration_ns);
@@ -509,6 +507,16 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
       result.warnings.push_back(*std::move(warning));
     }
   }
+  return result;
+}
+
+}  // namespace
+
+absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
+  PlanRequest request = asked;
+  request.progress = Steady(asked.progress);
+  absl::StatusOr<PlanResult> result = request.costs.has_value() ? PlanWithGivenCosts(request) : PlanWithModel(request);
+  TellProgress(request, result);
   return result;
 }
 

@@ -448,11 +448,12 @@ class ShapeSearch {
       found_.best_so_far_ns.push_back(std::min(best_ns, best_ns_));
     }
     const bool feasible = !outcome.evaluated.empty() && outcome.evaluated.front().fitness.feasible;
-    if (request_.progress) {
-      const int64_t best_ns = feasible ? std::min(best_ns_, outcome.evaluated.front().fitness.iteration_ns) : best_ns_;
-      request_.progress(found_.evaluations, best_ns == kImpossible ? 0 : best_ns);
-    }
     const int64_t iteration_ns = feasible ? outcome.evaluated.front().fitness.iteration_ns : ranked.bound_ns;
+    if (request_.progress) {
+      const int64_t best_ns = feasible ? std::min(best_ns_, iteration_ns) : best_ns_;
+      // A kind that stands in for the job's does not tell what the job's takes.
+      request_.progress(found_.evaluations, best_ns == kImpossible || IsMadeByRule(request_.job) ? 0 : best_ns);
+    }
     if (!feasible || iteration_ns >= best_ns_) {
       Note({std::move(shape), iteration_ns, !feasible});
       return absl::OkStatus();

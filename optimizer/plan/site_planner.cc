@@ -67,6 +67,7 @@ absl::StatusOr<SitePlan> SitePlanner::Make(const std::string& site, int64_t toke
   alone.method = SearchMethod::kGenetic;
   alone.baselines = false;
   alone.cluster_bound = false;
+  alone.progress = {};
   std::erase_if(alone.cluster.links, [](const LinkSpec& link) { return !link.inside(); });  // it crosses none
   alone.fixed_delta_n.clear();
   alone.refine = refines_;

@@ -39,12 +39,14 @@ struct PlanRequest {
   bool single_site = true;    // the best single site, too; unneeded with FindAlternatives
   bool weigh_memory = false;  // also say what the plan that takes least memory takes (frugal_plan.h)
   bool cluster_bound = true;  // also say how fast the cluster could be at best (cluster_bound.h)
-  // A slower plan than this is of no use: the planner saves the work to improve it.
+  // Time that a plan must beat to be of use: work that cannot is skipped, and a plan above it may be slower than need
+  // be.
   int64_t beat_ns = std::numeric_limits<int64_t>::max();
   std::function<bool()> should_stop;  // asked by any thread of parallel_for, too; empty: never stops
   ParallelFor parallel_for;           // how candidates are evaluated; empty: one after the other. The plan is the same
-  // Reports now and then, on MakePlan's thread, how many candidates have been looked at and what the best takes (0:
-  // none fits yet); may be empty.
+  // Reports now and then, on MakePlan's thread, how many candidates have been looked at, which never falls, and what
+  // the best takes, which never rises (0: none fits yet). The last report is of the plan, or with search.prefer memory
+  // of the fastest that was found. May be empty.
   std::function<void(int64_t evaluations, int64_t best_ns)> progress;
 };
 

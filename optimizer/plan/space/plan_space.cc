@@ -60,6 +60,11 @@ ScheduleKind SearchedKind(ScheduleKind kind) {
                                                            : ScheduleKind::kOneFOneB;
 }
 
+bool IsMadeByRule(const JobSpec& job) {
+  const ScheduleKind kind = job.search.schedule;
+  return kind != ScheduleKind::kAuto && kind != SearchedKind(kind);
+}
+
 absl::StatusOr<PlanSpace::Kinds> PlanSpace::ChooseKinds(const JobSpec& job, size_t crossings,
                                                         const std::vector<int32_t>& fixed_delta_n) {
   const ScheduleKind schedule = job.search.schedule;

@@ -20,6 +20,8 @@ namespace geopipe {
 // The kind that a search by genome runs for schedules of `kind`: the kind itself, or the closest of those that are
 // searched; geopipe for auto.
 ScheduleKind SearchedKind(ScheduleKind kind);
+// True when that is another kind in place of the job's.
+bool IsMadeByRule(const JobSpec& job);
 
 // Genes, in this order: schedule kind, mode, b, s (all choices); the layers of every stage when the job lets
 // the search split them (shares; at rest the even split); ΔN of every crossing, unless it is fixed (at rest 0).

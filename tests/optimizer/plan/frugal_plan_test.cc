@@ -32,7 +32,10 @@ TEST_CASE("a plan that takes least memory is nearly as fast, fits, and is said b
   CHECK(fast.traded->fullest_device_bytes <= FullestDeviceBytes(fast.plan) / 2);
 
   request.job.search.prefer = Prefer::kMemory;
+  int64_t best_ns = 0;
+  request.progress = [&](int64_t, int64_t so_far_ns) { best_ns = so_far_ns; };
   const PlanResult frugal = MakePlan(request).value();
+  CHECK(best_ns == fast.prediction.iteration_ns);
   REQUIRE(frugal.traded.has_value());
   CHECK(frugal.prediction.iteration_ns == fast.traded->iteration_ns);
   CHECK(FullestDeviceBytes(frugal.plan) == fast.traded->fullest_device_bytes);

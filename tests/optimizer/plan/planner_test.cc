@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/evaluation/prediction.h"
@@ -308,6 +311,70 @@ TEST_CASE("a search that is stopped before it found anything that fits was stopp
   const absl::Status status = MakePlan(request).status();
   CHECK(status.code() == absl::StatusCode::kDeadlineExceeded);
   CHECK_THAT(std::string(status.message()), Contains("stopped") && Contains("before it found a plan that fits"));
+}
+
+// A small job on five sites of one device each, with everything open.
+PlanRequest OpenRequest() {
+  PlanRequest request = PaperRequest();
+  request.refine = true;
+  request.baselines = false;
+  request.job.model.num_hidden_layers = 6;
+  request.job.training.tokens_per_iteration = 1 << 14;
+  request.job.parallelism = {};
+  request.job.search.schedule = ScheduleKind::kAuto;
+  request.job.search.micro_batch_size = {1};
+  request.job.search.sequence_length = {2048};
+  request.job.placement.sites.clear();
+  const SiteSpec site = request.cluster.sites.front();
+  request.cluster = {};
+  for (const char* name : {"a", "b", "c", "d", "e"}) {
+    SiteSpec& added = request.cluster.sites.emplace_back(site);
+    added.name = name;
+    added.nodes = added.devices_per_node = 1;
+    added.device.peak_flops *= 1 + 0.1 * static_cast<double>(request.cluster.sites.size());
+    for (size_t other = 0; other + 1 < request.cluster.sites.size(); ++other) {
+      request.cluster.links.push_back({request.cluster.sites[other].name, name, 5 * test::kMillisecond, 50e9});
+    }
+  }
+  return request;
+}
+
+TEST_CASE("progress is told by the caller's thread alone, never goes back, and ends with the plan") {
+  PlanRequest request = PaperRequest();
+  SECTION("of a search by genome") {}
+  SECTION("of a search of everything") { request = OpenRequest(); }
+  SECTION("of a kind that another stands in for") { request.job.search.schedule = ScheduleKind::kZbH1; }
+  SECTION("of a given schedule") {
+    request.job.search.schedule = ScheduleKind::kAuto;
+    request.schedule = MakeSchedule(ScheduleKind::kOneFOneB, PipelineShape::Linear(8, 64)).value();
+  }
+  const PlanResult silent = *MakePlan(request);
+
+  bool in_parallel = false;
+  request.parallel_for = [&](int64_t count, const std::function<void(int64_t)>& work) {
+    in_parallel = true;
+    for (int64_t i = 0; i < count; ++i) {
+      work(i);
+    }
+    in_parallel = false;
+  };
+  std::vector<std::pair<int64_t, int64_t>> told;
+  request.progress = [&](int64_t evaluations, int64_t best_ns) {
+    CHECK_FALSE(in_parallel);
+    told.emplace_back(evaluations, best_ns);
+  };
+  const PlanResult result = *MakePlan(request);
+  REQUIRE_FALSE(told.empty());
+  for (size_t i = 1; i < told.size(); ++i) {
+    CHECK(told[i].first >= told[i - 1].first);
+    CHECK((told[i - 1].second == 0 || (told[i].second != 0 && told[i].second <= told[i - 1].second)));
+  }
+  CHECK(told.back().first == result.search.evaluations);
+  CHECK(told.back().second == result.prediction.iteration_ns);
+  CHECK(result.plan == silent.plan);
+  CHECK(result.schedule == silent.schedule);
+  CHECK(result.prediction.iteration_ns == silent.prediction.iteration_ns);
+  CHECK(result.search.evaluations == silent.search.evaluations);
 }
 
 }  // namespace
