@@ -382,7 +382,7 @@ class Keeper {
   bool left_ = false;
 };
 
-// An empty table when there is none.
+// Reads the table at `path`; an empty one when there is none.
 absl::StatusOr<v1::KeeperTable> ParseTable(const std::string& path) {
   v1::KeeperTable table;
   const absl::StatusOr<std::string> text = ReadFile(path, kMaxTableBytes);

@@ -280,7 +280,7 @@ void WorkerSupervisor::Talk(int fd) {
   }
 }
 
-// False when the connection is lost.
+// Sends the waiting requests until one must wait. False when the connection is lost.
 bool WorkerSupervisor::SendRequests(int fd) {
   const std::lock_guard lock(mutex_);
   for (; !requests_.empty(); requests_.pop_front()) {
@@ -292,7 +292,7 @@ bool WorkerSupervisor::SendRequests(int fd) {
   return true;
 }
 
-// False when the connection is lost, or `post` takes no more events.
+// Posts all news that are there. False when the connection is lost, or `post_` takes no more events.
 bool WorkerSupervisor::Hear(int fd) {
   std::string packet;
   for (;;) {
@@ -309,7 +309,7 @@ bool WorkerSupervisor::Hear(int fd) {
   }
 }
 
-// False when `post` takes no more events: then there is nothing left to do.
+// Posts an event. False when `post_` takes no more: then the supervisor stops.
 bool WorkerSupervisor::Post(Event event) {
   if (post_(std::move(event))) {
     return true;

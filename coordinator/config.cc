@@ -11,7 +11,7 @@
 namespace geopipe {
 namespace {
 
-// About the value of `key`; with its place, or that of the group it is missing from, when the file gives either.
+// An error about the value of `key`, with its place or that of the group that lacks it, when the file gives either.
 absl::Status Wrong(const YamlDocument& document, std::string_view key, std::string_view message) {
   const bool in_file = document.root.Find(key.substr(0, key.find('.'))) != nullptr;
   return in_file ? document.Error(key, message) : absl::InvalidArgumentError(fmt::format("{} {}", key, message));

@@ -164,7 +164,7 @@ class SqliteJobStore final : public JobStore {
   absl::StatusOr<Statement> Compile(std::string_view sql);
   // Runs a statement that returns no rows.
   absl::Status Run(Statement& statement);
-  // The number that a query returns.
+  // Returns the number that a query has for its result.
   absl::StatusOr<int64_t> Query(std::string_view sql);
   absl::Status CheckOurs();
   absl::Status CheckSchema();
@@ -494,7 +494,7 @@ absl::StatusOr<std::vector<v1::IterationTimeline>> SqliteJobStore::LoadTimelines
   return timelines;
 }
 
-// Beside the job's own row, which has to stay while its iterations do.
+// Drops what hangs on the job's row but iterations before `below`. Its own row must stay while they do.
 absl::Status SqliteJobStore::KeepIterations(std::string_view job, int64_t below) {
   GP_RETURN_IF_ERROR(Run(delete_transitions_.BindText(job)));
   GP_RETURN_IF_ERROR(Run(delete_iterations_from_.BindText(job).Bind(below)));

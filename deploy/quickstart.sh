@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# From a fresh clone on Debian 12 to a training run: installs what is missing, builds the programs, and trains
-# deploy/examples/tiny.yaml over three rehearsed datacenters (20 ms one way, 1 Gbps) on this machine.
-# Further arguments go to `geopipectl playground` (for example --iterations 20). Safe to run again.
+# Takes a fresh clone on Debian 12 to a training run: installs what is missing, builds the programs, and trains
+# deploy/examples/tiny.yaml over three rehearsed datacenters (20 ms one way, 1 Gbps) on this machine. Further arguments
+# go to `geopipectl playground` (for example --iterations 20). Safe to run again.
 set -euo pipefail
 export LC_ALL=C.UTF-8
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)

@@ -30,7 +30,7 @@ run_group() {
   local ran=0 bad=0 skip=0
   if [ -f "$results" ]; then
     ran=$(grep -c '<testcase .*status="run"' "$results" || true)
-    # By exit code; a program that is not there is "notrun" too, and has failed.
+    # Counts by exit code; a program that is not there is "notrun" too, and has failed.
     skip=$(grep -cE '<skipped message="SKIP_RETURN_CODE=|<testcase .*status="disabled"' "$results" || true)
     total=$(grep -c '<testcase ' "$results" || true)
     not_failed=$((ran + skip))

@@ -9,9 +9,10 @@
 # The comma is a guess at the grammar; it lets a few through and should refuse none that is well written.
 
 BEGIN {
-  Set(never, "And But By Has How Neither Nobody None Nothing Of Such Told What Whatever Whether Which Who Whoever Whose Why")
-  Set(introduces, "After As At Before Between Beyond During For From If In On Once Over Per Since Through To Until Up " \
-                  "When Where While With Within Without")
+  Set(never, "About And But By Has How Like Neither Nobody None Nothing Of Such That Those Told What Whatever Whether " \
+             "Which Who Whoever Whose Why")
+  Set(introduces, "After As At Before Behind Beside Between Beyond During For From If In On Once Over Per Since Through " \
+                  "To Under Until Up When Where While With Within Without")
   Set(labels, "After Before For From In On Per With Without")
   # After these a comma goes on with the introduction.
   Set(continues, "also and as at because before but by else first for from if in less nor not of on or over so than that " \
@@ -25,7 +26,7 @@ function Set(set, words,   i, n, each) {
   }
 }
 
-# True when a comma in `sentence` is followed by the begin of a clause.
+# True when a comma in `sentence` is followed by the start of a clause.
 function HasClause(sentence,   parts, n, i, word) {
   n = split(sentence, parts, ", ")
   for (i = 2; i <= n; ++i) {

@@ -17,11 +17,11 @@ namespace geopipe {
 // exit codes.
 absl::StatusOr<ReportedCluster> AskForCluster(ControlClient& client, const std::string& site = "");
 
-// A topology file of it, with a comment for whatever is not known.
+// Writes the cluster as a topology file, with a comment for every figure that is not known.
 std::string TopologyText(const ReportedCluster& reported, std::string_view server);
 
-// The cluster for a plan; says on standard error which nodes are left out. InvalidArgument where devices must say how
-// fast they are and do not.
+// Returns the cluster for a plan; standard error names the nodes that are left out. InvalidArgument when a device lacks
+// figures that the plan needs.
 absl::StatusOr<ClusterSpec> ClusterOfSites(ControlClient& client, DeviceFigures figures);
 
 }  // namespace geopipe

@@ -35,7 +35,7 @@ class ControlClient {
   absl::StatusOr<v1::ListJobsResponse> ListJobs();
   absl::StatusOr<v1::JobDetail> GetJob(const std::string& name);
   absl::StatusOr<v1::GetTraceResponse> GetTrace(const std::string& name);
-  // `checkpoint`: it ends with one (CancelJobRequest).
+  // `checkpoint`: the job ends with a checkpoint (CancelJobRequest).
   absl::StatusOr<v1::CancelJobResponse> CancelJob(const std::string& name, const std::string& reason,
                                                   bool checkpoint = false);
   absl::StatusOr<v1::PauseJobResponse> PauseJob(const std::string& name);
@@ -72,7 +72,7 @@ class ControlClient {
   };
   absl::Status WatchOnce(const std::string& name, Told& told,
                          const std::function<bool(const v1::WatchJobResponse&)>& on_event);
-  // False: the watch was stopped meanwhile.
+  // Waits before the next attempt. False: the watch was stopped meanwhile.
   bool WaitToDial(int64_t delay_ns);
 
   std::unique_ptr<Stub> stub_;

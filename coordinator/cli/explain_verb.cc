@@ -43,7 +43,7 @@ std::vector<Kind> Kinds() {
   return kinds;
 }
 
-// All that is called `key`: where its first word is a kind of file and more follows, in that kind alone.
+// Explains every key called `key`. A first word that names a kind of file looks in that kind alone.
 std::string ExplainKey(const std::vector<Kind>& kinds, std::string_view key, int32_t columns) {
   const size_t dot = key.find('.');
   const bool named =

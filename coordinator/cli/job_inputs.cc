@@ -28,7 +28,7 @@ absl::Status CheckWeights(const JobSpec& job) {
   return weights->CheckTiedHead(job.model);
 }
 
-// Under the name of the key, of whatever code: it is the file that the job names.
+// Names the key and its place in the job file. Every error becomes InvalidArgument: the job names a wrong file.
 absl::Status AtKey(std::string_view key, const absl::Status& status, const std::string& job_path) {
   return status.ok()
              ? status

@@ -1,4 +1,5 @@
-// The files that a job reads, where they lie on this machine: what every rank would refuse is told before a job begins.
+// Checks the files that a job reads, where they lie on this machine, so that inputs which every rank would refuse are
+// reported before the job begins.
 #pragma once
 
 #include <absl/status/status.h>
@@ -9,9 +10,9 @@
 
 namespace geopipe {
 
-// InvalidArgument, at the key's place in the job file: data of another format, weights that are no model of the job's.
-// Files that are not here are the nodes' own affair. Reads first bytes and headers, and of a tied model with a head of
-// its own both tensors.
+// InvalidArgument, at the key's place in the job file: data of another format, or weights of another model than the
+// job's. Files that are not here are left to the nodes. Reads first bytes and headers, and both tensors of a tied model
+// with a head of its own.
 absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path);
 
 }  // namespace geopipe

@@ -40,7 +40,7 @@ bool IsOver(v1::JobState state) {
   return state == v1::JOB_STATE_COMPLETED || state == v1::JOB_STATE_FAILED || state == v1::JOB_STATE_CANCELLED;
 }
 
-// Waits until the job that is to end with a checkpoint has ended. Aborted: it stays, and why.
+// Waits until the job that is to end with a checkpoint has ended. Aborted says why the job stays.
 absl::StatusOr<JobAnswer> AwaitEnd(const CommonFlags& common, const std::string& name) {
   ControlClient client(common.server, common.timeout_ns);
   std::string stays;
@@ -67,7 +67,8 @@ std::string AlreadyWords(std::string_view verb, const v1::JobSummary& job) {
   return fmt::format("is already {}: {}", words, job.cause());
 }
 
-// All are asked, whatever comes of the others: every error but the last is told at once, and the last ends the verb.
+// Asks for every job, whatever becomes of the others: each error but the last is printed at once, and the last ends the
+// verb.
 absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string> arguments) {
   CommonFlags common;
   std::vector<std::string> jobs;

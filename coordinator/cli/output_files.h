@@ -20,11 +20,11 @@ struct NamedFile {
   std::filesystem::path path;
 };
 
-// "-": standard input or output, beside which nothing else may be written there.
+// Path of standard input or output. A command writes at most one thing to standard output.
 inline constexpr std::string_view kStandardStream = "-";
 
-// InvalidArgument names both: an output is an input or another output, through links too. Nothing is touched. Devices
-// and pipes may be named as often as one likes.
+// Checks that no output is an input or another output, also through links; InvalidArgument names both. Touches no file.
+// Devices and pipes may be named several times.
 absl::Status CheckOutputs(std::span<const NamedFile> inputs, std::span<const NamedFile> outputs);
 
 // Files named by the job that a run or a plan reads: its data, and config.json and weights of model.init_from.

@@ -227,7 +227,7 @@ Json OmissionsToJson(const std::vector<Omission>& omissions) {
   return json;
 }
 
-// Null where there is nothing to trade.
+// The other plan of the trade between speed and memory; null when there is none.
 Json TradeToJson(const PlanResult& result) {
   if (!result.traded.has_value()) {
     return nullptr;

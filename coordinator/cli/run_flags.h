@@ -27,7 +27,7 @@ struct RunFlags {
 
   // Reads the case file and the schedule when they are named. InvalidArgument names the flag.
   absl::StatusOr<RunOptions> Resolve() const;
-  // The job at `job_path` with the pipeline of a schedule that `run` gives, else as it is. Errors name the job file.
+  // Gives the job at `job_path` the pipeline of the schedule in `run`, if there is one. Errors name the job file.
   static absl::StatusOr<JobSpec> WithSchedule(const RunOptions& run, const std::string& job_path, JobSpec job);
 };
 

@@ -19,7 +19,7 @@ namespace {
 
 constexpr std::string_view kFlag = "--what-if";
 
-// Rather a part of the answer than an error.
+// True for an error that is a part of the answer: there is no plan.
 bool IsNoPlan(const absl::Status& status) {
   return absl::IsFailedPrecondition(status) || absl::IsDeadlineExceeded(status);
 }

@@ -21,13 +21,13 @@ struct WhatIfFlags {
   // --what-if. Must outlive the parsing.
   void Add(FlagSet& flags);
   bool given() const { return !changes.empty(); }
-  // InvalidArgument beside flags that are about one plan, or many.
+  // InvalidArgument: --what-if stands beside flags that concern one plan or a sweep.
   absl::Status Check(bool explain, bool sweep, const TimelineFlags& timeline) const;
 };
 
-// Plans `request` twice, as it is and changed, and prints both side by side; the exit code. Each plan may take the
-// job's time budget. One of the two may be infeasible: it has no plan then, and where it is the changed one, that is
-// the result.
+// Plans `request` twice, as it is and changed, and prints both side by side; returns the exit code. Each plan may take
+// the job's time budget. One of the two may be infeasible: its side says why, and the exit code is that of the changed
+// one.
 absl::StatusOr<int> RunWhatIf(const WhatIfFlags& flags, PlanRequest request, Clock& clock, OutputFormat output);
 
 }  // namespace geopipe

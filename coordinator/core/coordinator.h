@@ -149,7 +149,7 @@ class Coordinator {
   void Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice);
   void NoteLosses(Now now, Job& job, const Reaction& reaction);
   void NoteSaving(Now now, Job& job, const Reaction& reaction);
-  // Says from time to time what a job waits for whose training is over.
+  // Says from time to time what a job whose training is over waits for.
   void SayWait(Now now, Job& job);
   // Pauses a job that is to end with a checkpoint, has that written, and cancels it.
   void Close(Now now, Job& job);

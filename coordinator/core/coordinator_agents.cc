@@ -285,8 +285,8 @@ void Coordinator::SendToNode(NodeMessage message) {
   }
 }
 
-// The agent takes no orders: those that wait are dropped, and its next hello counts as that of another process, whose
-// workers are asked after and told anew. A probe that it was in ends by its deadline.
+// Drops the waiting orders of an agent that takes none and closes its session. Its next hello counts as another
+// process's, whose workers are asked for their state and ordered anew. A probe with it ends by its deadline.
 void Coordinator::DropOrders(const NodeKey& key) {
   OrderLog& orders = orders_.at(key);
   const std::string sentence = fmt::format("agent {} has left {} orders untaken; it has to come again",

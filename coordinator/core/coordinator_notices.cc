@@ -17,7 +17,7 @@ void Coordinator::Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice
   changed_.insert(job.name());
 }
 
-// A job that loses workers again before anything came of it gets nowhere, whoever is lost.
+// A job that loses workers again before it finishes an iteration gets nowhere, whichever worker is lost.
 void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
   v1::JobSummary& summary = *job.detail.mutable_summary();
   const bool runs = job.state() == v1::JOB_STATE_RUNNING && job.run != nullptr;
@@ -43,7 +43,7 @@ void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
   }
 }
 
-// Notifies once when checkpoints begin to come to nothing, and once when one is complete again.
+// Notifies once when checkpoints begin to fail, and once when one is complete again.
 void Coordinator::NoteSaving(Now now, Job& job, const Reaction& reaction) {
   v1::JobNotice notice;
   if (reaction.checkpoint_trouble.has_value()) {

@@ -311,7 +311,7 @@ void KeepCurve(const Job& old, int64_t below, Job& job) {
   }
   job.past_stored = old.past_stored;
   job.stored_next = below;
-  // A gap before `below` leaves nothing known.
+  // The curve is empty where a gap lies before `below`.
   job.past = IterationLog::Restore(0, kept.size(), 0, below,
                                    log.next() < below ? std::vector<v1::IterationSummary>() : std::move(kept), {});
 }

@@ -47,7 +47,7 @@ struct Job {
   int64_t timelines_stored = -1;              // the latest iteration whose timeline was
   int64_t timelines_at_ns = 0;                // not before then are timelines stored again
   bool timelines_void = false;                // those that are stored are of another plan
-  // It is to be cancelled for this reason as soon as its state is in a checkpoint; empty: it is not.
+  // Reason to cancel the job as soon as its state is in a checkpoint; empty: there is none.
   std::string closing;
   int closing_tries = 0;                    // checkpoints that were ordered for it, in this life of the coordinator
   int64_t closing_at_ns = 0;                // not before then is the next
@@ -67,8 +67,8 @@ struct Job {
 
 // Keeps the notice for those who watch the job.
 void AddNotice(Job& job, v1::JobNotice notice);
-// Tells what goes wrong with the job without ending it: it loses workers again and again, checkpoints come to nothing,
-// agents are not heard. Sentences; empty: nothing.
+// Sentences on what goes wrong with the job without ending it: it loses workers again and again, checkpoints fail,
+// agents are not heard. Empty: nothing does.
 std::string TroubleOf(const Job& job);
 // Losses in a row from which on that is said.
 inline constexpr int32_t kNotableLosses = 3;

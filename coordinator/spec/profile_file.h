@@ -16,7 +16,7 @@
 
 namespace geopipe {
 
-// Names what the entries are measurements of. Of another model, precision or kind of device they say nothing.
+// Identifies what the entries measure: they say nothing about another model, precision or kind of device.
 struct ProfiledModel {
   ModelSpec model;  // its layers need not be the job's: what is measured is one
   Precision precision = Precision::kFp32;
@@ -36,7 +36,7 @@ struct ProfileFile {
 // Returns what the workers of this job measure.
 ProfiledModel ProfiledModelOf(const JobSpec& job);
 
-// Names what a profile is to be used for; it is refused where it is of something else.
+// Identifies what a profile is to be used for; one of something else is refused.
 struct ProfileUse {
   const JobSpec& job;
   const ClusterSpec& cluster;

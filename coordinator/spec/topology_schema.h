@@ -1,4 +1,4 @@
-// Keys of the topology file that more than one reads: the file itself, and what changes a figure by its name.
+// Keys of the topology file that two readers share: that of the file, and that of `plan --what-if`.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +10,7 @@
 
 namespace geopipe {
 
-// Nodes that are alike, in any struct that has them.
+// Keys of nodes that are alike, for any struct that has these members.
 template <class T>
 Schema<T> NodesSchema(int64_t T::*nodes, int64_t T::*devices_per_node, DeviceSpec T::*device, Need need) {
   return Schema<T>()

@@ -17,9 +17,9 @@ struct TopologyRemarks {
   std::map<std::pair<std::string, std::string>, std::string> links;  // by both sites, in order of their names
 };
 
-// A file that ParseTopologyFile reads as the same cluster: `attention`, `roofline` and `reserve` that are not given are
-// spelled out where a file would give the device's kind its own. What a plan needs and the cluster does not say stands
-// as a comment with what to add. REQUIRES: a valid cluster.
+// Writes a file that ParseTopologyFile reads as the same cluster: `attention`, `roofline` and `reserve` that are not
+// given are spelled out where a file would give the device's kind its own. A comment shows what to add where a plan
+// needs a figure that the cluster lacks. REQUIRES: a valid cluster.
 std::string WriteTopology(const ClusterSpec& cluster, const TopologyRemarks& remarks = {});
 
 }  // namespace geopipe

@@ -20,7 +20,7 @@ struct Unit {
   double factor;  // in base units
 };
 
-// In ascending order; formatting takes the largest that is not above the value.
+// Units in ascending order; formatting takes the largest that is not above the value.
 constexpr std::array<Unit, 6> kDurations{
     {{"ns", 1}, {"us", 1e3}, {"ms", 1e6}, {"s", 1e9}, {"min", 60e9}, {"h", 3600e9}}};
 // Spellings that people are shown and may write: the micro sign, and the Greek letter that some keyboards have instead.

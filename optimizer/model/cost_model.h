@@ -56,7 +56,7 @@ struct ReplicaGroup {
 };
 
 // Seconds of a hierarchical all-reduce, half of it a reduce-scatter and half an all-gather: within each node, then of
-// each replica's share over the nodes, in a ring both (arXiv 1807.11205). Zero for one replica.
+// each replica's share over the nodes, both in a ring (arXiv 1807.11205). Zero for one replica.
 double AllReduceSeconds(int64_t bytes, const ReplicaGroup& replicas);
 
 enum class ModelPart : uint8_t { kEmbedding, kBlock, kHead };

@@ -151,8 +151,9 @@ inline constexpr int64_t kMaxMicroBatches = int64_t{1} << 16;
 // Most extra forward micro-batches at one crossing.
 inline constexpr int32_t kMaxDeltaN = 1024;
 
-// The greatest ΔN that rules and genomes try: the job's. Where it leaves that open, a few, since what hides a crossing
-// is added to them (CandidateModel::max_delta_n) and schedules made to measure run as far ahead as memory allows.
+// Greatest ΔN that rules and genomes try: the job's, or a few where the job leaves it open. A few are enough:
+// CandidateModel::max_delta_n adds what hides a crossing, and schedules made to measure run as far ahead as memory
+// allows.
 inline constexpr int32_t kTriedDeltaN = 8;
 inline int32_t MaxDeltaN(const JobSpec& job) { return job.search.max_delta_n.value_or(kTriedDeltaN); }
 

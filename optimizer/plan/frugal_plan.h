@@ -12,7 +12,7 @@
 
 namespace geopipe {
 
-// A plan that holds less may be longer by this: 3 %.
+// Most by which a plan that holds less may be longer: 3 %.
 inline constexpr int64_t kFrugalPpm = 30'000;
 
 // Bytes of the fullest device.

@@ -19,12 +19,13 @@ struct Omission {
   friend bool operator==(const Omission&, const Omission&) = default;
 };
 
-// An iteration must get shorter by a tenth for a word to be worth it.
+// Least saving that is worth a word: a tenth of the iteration.
 inline constexpr int64_t kOmissionPpm = 100'000;
 
-// Those that make the iteration of `result`, the request's plan, shorter by kOmissionPpm; the greatest first. Figures
-// that are assumed stand in the sentence. A first look is by rule; what that leaves in the race is planned as the
-// request would be. Where should_stop ends it, some may be missing. REQUIRES: no given costs.
+// Finds the omissions without which the iteration of `result`, the request's plan, would be shorter by kOmissionPpm;
+// the greatest first. Sentences name the figures that are assumed. Each is tried by rule first, and those that still
+// promise enough are planned as the request would be. If should_stop ends that, some may be missing. REQUIRES: no given
+// costs.
 std::vector<Omission> CostlyOmissions(const PlanRequest& request, const PlanResult& result);
 
 }  // namespace geopipe

@@ -101,8 +101,8 @@ int64_t InterleavedInFlight(const StageInFlight& at) {
     const int64_t done = std::clamp<int64_t>(backwards, 0, last);
     most = std::max(most, of_stage(warm_up + done + 1, turn) - of_stage(done, back_turn));
   };
-  // It is most before the stage's backwards of a group begin, or after its forwards of a group. All groups of a size
-  // are alike, but for those near the other size and the end.
+  // The number in flight peaks just before the stage's backwards of a group, or just after its forwards of one. All
+  // groups of a size are alike, except near the other size and near the end.
   constexpr int64_t kNear = 4;
   look(last);
   for (const int64_t edge : {int64_t{0}, groups.larger(), groups.count()}) {

@@ -14,7 +14,7 @@ constexpr int32_t kTriesPerChange = 8;    // before giving up finding a change t
 constexpr uint64_t kLongestMove = 4;      // positions
 constexpr int64_t kThresholdSteps = 256;  // of the cooling
 
-// A random threshold of mean about `scale`, nearly exponentially distributed: each further `scale` is half as likely.
+// A random threshold of mean 1.5 `scale`, nearly exponentially distributed: each further `scale` is half as likely.
 int64_t RandomThreshold(int64_t scale_ns, Prng& prng) {
   const int doublings = std::countr_zero(prng.Next() | (uint64_t{1} << 20));
   return scale_ns * doublings + static_cast<int64_t>(prng.Below(static_cast<uint64_t>(scale_ns) + 1));

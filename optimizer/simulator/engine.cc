@@ -30,7 +30,7 @@
 namespace geopipe {
 namespace {
 
-// Latest begin of a run; one that would begin later begins at 0, with no outputs made.
+// Latest start of a run; one that would start later starts at 0, with no outputs made.
 constexpr int64_t kLatestBeginNs = int64_t{1} << 61;
 
 // Visits per device that sweeps may waste, at the beginning and later, before devices are woken up instead.

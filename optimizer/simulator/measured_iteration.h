@@ -19,7 +19,7 @@ struct ActionDelay {
   friend bool operator==(const ActionDelay&, const ActionDelay&) = default;
 };
 
-// One iteration of a real pipeline, all times on one clock, from the begin of device 0's first action.
+// One iteration of a real pipeline, all times on one clock, from the start of device 0's first action.
 struct MeasuredIteration {
   int64_t iteration = 0;
   int64_t duration_ns = 0;                          // to device 0's next iteration's first action

@@ -40,7 +40,7 @@ inline auto Text(size_t max_bytes) {
 struct Anything {
   absl::Status operator()(std::string_view, const auto&) const { return absl::OkStatus(); }
 };
-// At most `max_count` elements, each of which obeys the rule.
+// Rule of a list: it has at most `max_count` elements, each of which obeys `rule`.
 template <class Rule = Anything>
 struct Many {
   explicit Many(int64_t max_count, Rule rule = {}) : max_count(max_count), rule(std::move(rule)) {}

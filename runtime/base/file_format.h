@@ -39,12 +39,12 @@ struct FileSample {
   int64_t file_bytes = 0;
 };
 
-// nullptr: none that is known, as of flat files of tokens. Short signatures count only with more that fits them, so
-// that a flat file of tokens is taken for something else less than once in 2^28 files. Text is recognised from 32 bytes
-// on.
+// Recognises a file; nullptr: no format that is known, as of flat files of tokens. Short signatures count only with
+// more that fits them, so that a flat file of tokens is taken for something else less than once in 2^28 files. Text is
+// recognised from 32 bytes on.
 const FileFormat* RecogniseFormat(const FileSample& sample);
 
-// The same of a file's whole content.
+// The same, for the whole content of a file.
 const FileFormat* RecogniseFormat(std::string_view content);
 
 // Bytes that text does not have: control characters but for blanks, line and page ends, and escapes.
@@ -57,13 +57,13 @@ std::string_view RemedyFor(const FileFormat& format, WantedFile wanted);
 // "a folder", "a named pipe", ... of st_mode; empty: a regular file.
 std::string_view KindOfFile(uint32_t st_mode);
 
-// Folder of another program, known by the names in it, where model weights or tokens are wanted; with the remedy.
+// Another program's folder, known by the names in it, with the remedy where model weights or tokens are wanted.
 struct FolderFormat {
   std::string_view sign;  // the name that shows it; '*' stands for any letters
   std::string_view name;  // "PyTorch weights"
   std::string_view remedy;
 };
-// nullptr: nothing that is known. `names` are those of the folder's entries.
+// Recognises a folder; nullptr: no format that is known. `names` are those of the folder's entries.
 const FolderFormat* RecogniseFolder(std::span<const std::string> names);
 
 }  // namespace geopipe

@@ -29,7 +29,8 @@ bool IsGiven(const fs::path& path) {
   return name == "/dev/stdin" || name.starts_with("/dev/fd/") || name.starts_with("/proc/self/fd/");
 }
 
-// Never waits for a writer, a device or a lock. `path` is a regular file, or was given.
+// Opens a regular file, or a descriptor that this process was given (IsGiven). Never waits for a writer, a device or a
+// lock, except on a given descriptor.
 absl::StatusOr<UniqueFd> OpenForReading(const fs::path& path, struct stat* info) {
   const bool is_given = IsGiven(path);
   UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOCTTY | (is_given ? 0 : O_NONBLOCK)));

@@ -11,14 +11,15 @@
 
 namespace geopipe {
 
-// nullptr: none that is known. Errors: those of InputFile::Read.
+// Recognises an open file; nullptr: no format that is known. Errors: those of InputFile::Read.
 absl::StatusOr<const FileFormat*> FormatOfFile(const InputFile& file);
 
-// nullptr: none that is known, or no folder that can be read. Looks at some thousand names at most.
+// Recognises a folder; nullptr: no format that is known, or no folder that can be read. Looks at some thousand names at
+// most.
 const FolderFormat* FormatOfFolder(const std::string& path);
 
-// FailedPrecondition, InvalidArgument: `path` is a folder, or a file of a known format, where a flat file of tokens is
-// wanted; the sentence names both and what to do. Errors of InputFile.
+// Checks that `path` may be a flat file of tokens. FailedPrecondition or InvalidArgument: it is a folder, or a file of
+// a known format; the sentence names both and the remedy. Errors of InputFile.
 absl::Status CheckFlatTokens(const std::string& path);
 
 // Describes what `path` holds in place of a model of ours, for an error: "but PyTorch weights; save them as ...". Of a

@@ -18,7 +18,7 @@ absl::StatusOr<std::string> ExpandHome(std::string_view path) {
   const char* home = std::getenv("HOME");
   if (home == nullptr || home[0] != '/') {
     return absl::InvalidArgumentError(
-        fmt::format("'{}' begins with ~, and HOME says no folder; write the whole path", path));
+        fmt::format("'{}' begins with ~, and HOME names no folder; write the whole path", path));
   }
   return fmt::format("{}{}", home, path.substr(1));
 }

@@ -11,10 +11,10 @@
 
 namespace geopipe {
 
-// `path` with `~` or `~/` at its begin replaced by $HOME. InvalidArgument: `~user`, or no $HOME to put there.
+// Replaces a leading `~` or `~/` by $HOME. InvalidArgument: `~user`, or $HOME names no folder.
 absl::StatusOr<std::string> ExpandHome(std::string_view path);
 
-// InvalidArgument: `path` begins with `~`.
+// Returns InvalidArgument when `path` begins with `~`.
 absl::Status RefuseHome(std::string_view path);
 
 }  // namespace geopipe

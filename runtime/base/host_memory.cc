@@ -14,7 +14,7 @@ namespace {
 
 constexpr size_t kMaxTextBytes = size_t{1} << 16;
 
-// The number behind `key` at the begin of a line ("MemAvailable:   123 kB"); an empty key: the text's first.
+// The number behind `key` at the start of a line ("MemAvailable:   123 kB"); an empty key: the text's first.
 std::optional<int64_t> NumberAfter(std::string_view text, std::string_view key) {
   while (!text.empty()) {
     const std::string_view line = text.substr(0, text.find('\n'));

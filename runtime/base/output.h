@@ -39,8 +39,9 @@ void PrintErr(fmt::format_string<Args...> format, Args&&... args) {
 // Writes out what standard output has buffered. The first error since the process began, with the system's reason.
 absl::Status FlushOutput();
 
-// The last call of a main: `exit_code`, or 1 where that is 0 and standard output has lost something, which standard
-// error is told as `program`'s words. A reader that has gone away has all it wants and is told nothing.
+// Makes the last call of a main: returns `exit_code`, or 1 when that is 0 and standard output has lost something, which
+// it reports on standard error in the name of `program`. A reader that has gone away is no error: it has all that it
+// wants.
 int ExitCodeAfterOutput(std::string_view program, int exit_code);
 
 }  // namespace geopipe

@@ -7,8 +7,8 @@
 
 namespace geopipe {
 
-// FailedPrecondition: the wall clock is set to before 2020, as after a start without battery or network. Incarnations,
-// by which processes are told from their predecessors, are taken from it.
+// Returns FailedPrecondition when the wall clock is set to before 2020, as after a start without battery or network.
+// Incarnations, which tell processes from their predecessors, come from this clock.
 absl::Status CheckSystemTime(int64_t unix_now_ns);
 
 }  // namespace geopipe

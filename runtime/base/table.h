@@ -36,7 +36,7 @@ class Table {
   };
 
   Column Measure(size_t column) const;
-  // The columns that are shown together, by index; of all of them several parts where they do not fit.
+  // Indices of the columns that are shown together: several parts when not all fit into `width`.
   std::vector<std::vector<size_t>> Parts(const std::vector<Column>& columns, int32_t width) const;
   void RenderPart(const std::vector<Column>& columns, const std::vector<size_t>& shown, int32_t width,
                   std::string* text) const;

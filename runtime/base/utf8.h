@@ -15,7 +15,8 @@ std::string ToUtf8(std::string_view text);
 // ToUtf8 for a terminal: control characters other than line feeds and tabs are replaced by '?' as well.
 std::string Printable(std::string_view text);
 
-// The beginning of a word that anyone may have given, for an error: Printable, on one line, "..." for what is cut.
+// Quotes the beginning of a word that anyone may have given, for an error: Printable, on one line, "..." for what is
+// cut.
 std::string Excerpt(std::string_view text);
 
 }  // namespace geopipe

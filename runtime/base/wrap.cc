@@ -65,7 +65,7 @@ bool Belongs(std::string_view word, std::string_view next) {
   return word == "≤" || word == "±" || word == "×" || next == "×" || (IsDigit(word.back()) && IsUnit(next));
 }
 
-// Blanks, then what has to stay together.
+// Blanks, then words that must stay on one line.
 struct Piece {
   size_t blanks = 0;
   std::string_view text;

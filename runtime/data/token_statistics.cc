@@ -12,8 +12,9 @@
 namespace geopipe {
 namespace {
 
-// Were words as likely at places of one parity as of the other, all of so many would lie at one parity less than once
-// in 2^64 files. Different ones, so that a few words that repeat with an even period count for nothing.
+// Words that are needed for a verdict. If words were as likely at places of either parity, all of so many would lie at
+// one parity in less than one of 2^64 files. Some must differ, so that a few words that repeat with an even period
+// count for nothing.
 constexpr int64_t kMinWords = 64;
 constexpr int64_t kMinDifferent = 16;
 // Bytes of so many words take all of their values, unless they are bounded.
@@ -104,7 +105,8 @@ std::string TokenStatistics::Narrow(int64_t vocab_size, bool outside) const {
     return Instead("uint16", "every first of two tokens is 0, as in a file of big-endian uint32 ids",
                    "write them little-endian (numpy: .byteswap().tofile) and set data.dtype: uint32");
   }
-  // At least 99 % of one parity are the upper halves of usual numbers, and of the other no more than chance has it.
+  // Floats show here as words of which at least 99 % of one parity are upper halves of usual numbers, and those of the
+  // other parity no more than by chance.
   if (varied(odd) && 100 * odd.single >= 99 * odd.count && 2 * even.single < even.count) {
     return Instead("uint16", "every second token looks like the exponent of a float32", "name a file of token ids");
   }

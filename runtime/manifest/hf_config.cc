@@ -76,7 +76,7 @@ absl::Status Refuse(const YamlDocument& document, const std::string& path, const
       fmt::format("is {}; only {} is supported", node.Description(), supported.empty() ? "null" : supported));
 }
 
-// A word, or a list in which it alone stands; of a list the first other word is named.
+// Checks that the key is absent, `word`, or a list of `word` alone. The error names the first other word of a list.
 absl::Status CheckWords(const YamlDocument& document, std::string_view key, std::string_view word) {
   const YamlEntry* entry = document.root.Find(key);
   if (entry == nullptr || (!entry->value.is_list() && IsValue(entry->value, word))) {
@@ -144,7 +144,7 @@ absl::Status CheckEntry(const YamlDocument& document, const YamlEntry& entry) {
   return is_rope ? CheckRope(document, entry) : absl::OkStatus();
 }
 
-// Checks the family of models, and before all else: in another one no other key means what it means here.
+// Checks the family of models before all else: in another family, other keys may mean other things.
 absl::Status CheckFamily(const YamlDocument& document) {
   GP_RETURN_IF_ERROR(CheckWords(document, "architectures", "LlamaForCausalLM"));
   GP_RETURN_IF_ERROR(CheckWords(document, "model_type", "llama"));

@@ -236,7 +236,8 @@ Schema<JobSpec> SpecSchema(const std::string& folder) {
       .Map("checkpoint", CheckpointSchema(folder), &J::checkpoint, "Checkpoints.")
       .Key("recovery", ChoiceValue<Recovery>({{"checkpoint", Recovery::kCheckpoint}, {"memory", Recovery::kMemory}}),
            &J::recovery,
-           "What a job goes on from that loses a worker; memory: the last two states of each rank outlive its process.")
+           "State from which a job that loses a worker resumes; memory: the last two states of each rank outlive its "
+           "process.")
       .Key("on_site_loss", ChoiceValue<OnSiteLoss>({{"replan", OnSiteLoss::kReplan}, {"wait", OnSiteLoss::kWait}}),
            &J::on_site_loss,
            "When a node or site is gone; replan: the job goes on at the others, from a checkpoint that they have.")

@@ -43,7 +43,7 @@ std::vector<TensorPiece> PiecesOf(const ParameterBucket& bucket, const Parameter
 
 struct Parameter {
   ParameterTensor spec;  // the whole tensor
-  // This tensor rank's part, for kernels; empty while a bucket is divided (ZeRO 3; gradients: 2 and 3).
+  // The part of this tensor rank, for kernels; empty while a bucket is divided (ZeRO 3; gradients: 2 and 3).
   Tensor value;
   Tensor gradient;
   // The piece of the part that this rank updates, with its fp32 weights and AdamW's moments, in the part's shape if the
@@ -146,7 +146,7 @@ class ParameterSet final : public WeightSource {
   absl::Status Allocate(Bucket& bucket);
   void AddParameter(Bucket& bucket, const TensorPiece& piece, int64_t offset);
   absl::Status Fill(Parameter& parameter, WeightSource& weights);
-  // Rounds the masters to the weights that compute.
+  // Rounds the bucket's masters into the weights that kernels read.
   absl::Status RoundMasters(const Bucket& bucket);
 
   // A run of the part of a bucket that the rank updates, on the device.

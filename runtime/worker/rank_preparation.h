@@ -54,7 +54,7 @@ struct RankPreparation {
 // the key, its value and the remedy.
 absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
 
-// The other ranks of the plan that are at the rank's site.
+// Returns the other ranks of the plan at the rank's site.
 std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank);
 
 }  // namespace geopipe

@@ -67,7 +67,7 @@ absl::StatusOr<PlanResult> PlanTimed(const PlanRequest& request, Totals& totals)
   return planned;
 }
 
-// `open` must take no longer than `bound`.
+// Counts the pair, and prints it when `open` takes longer than `bound` or has no plan.
 void Compare(std::string_view name, const absl::StatusOr<PlanResult>& open, const absl::StatusOr<PlanResult>& bound,
              int64_t tolerance_ppm, Totals& totals) {
   if (!bound.ok()) {

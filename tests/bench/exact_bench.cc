@@ -60,7 +60,7 @@ void PrintDistribution(const char* name, std::vector<double> values) {
              name, quantile(50), quantile(90), quantile(95), values.back(), within, values.size());
 }
 
-// False where the exact search and the simulator or the bound contradict each other.
+// Solves one case both ways. False when the exact search and the simulator or the bound contradict each other.
 bool Case(uint64_t seed, const SitedCase& sited, int64_t kept, Distributions& distributions) {
   const PipelineCosts& costs = sited.costs;
   const AutoSchedule found = ValueOrExit(FindSchedule(costs, {.evaluations = EvaluationsWithin(costs, kWork)}));

@@ -206,9 +206,10 @@ void StoreRules::CheckSaved(const StoredJob& job) {
   const int64_t reached = truth == nullptr ? saved : std::ssize(truth->line) - 1;
   const bool is_kept = run == nullptr || (run->keeps && !run->lost_memory);
   if (saved != job.record.epoch().next_iteration() || (is_kept ? saved != reached : saved > reached)) {
-    world_.Break(fmt::format("job {} has ended with a checkpoint, which is of iteration {}, and its record says {}; "
-                             "its ranks have come to {}",
-                             job.detail.summary().name(), saved, job.record.epoch().next_iteration(), reached));
+    world_.Break(
+        fmt::format("job {} has ended with a checkpoint, which is of iteration {}, and its record says {}; "
+                    "its ranks have come to {}",
+                    job.detail.summary().name(), saved, job.record.epoch().next_iteration(), reached));
   }
 }
 

@@ -25,7 +25,7 @@ class StoreRules {
   void OnInsert(const v1::JobDetail& job, const std::string& path);
   // The iteration that the job begins with, as it was applied last.
   int64_t FirstOf(const std::string& job) const;
-  // About to be written over.
+  // Judges an outcome that is about to be written over `before`.
   void OnOutcome(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now);
   void OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs,
                 const std::set<std::string>& drained);

@@ -77,7 +77,7 @@ class Chaos {
  public:
   Chaos(ProcessFederation& federation, Agenda& agenda) : federation_(federation), agenda_(agenda) {}
 
-  // False: there is nothing that it could happen to at the moment.
+  // Makes the fault happen. False: it would hit nothing at the moment.
   bool Happen(int64_t now_ns, const ChaosFault& fault) {
     switch (fault.kind) {
       case Kind::kKill:

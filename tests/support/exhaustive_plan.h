@@ -36,11 +36,11 @@ struct ExhaustiveResult {
   bool complete = true;  // max_searched was enough
 };
 
-// Over every order of every subset of sites, or groups of their nodes, whose neighbours have links and of which those
-// of a site stand together, every tensor degree that a node holds, every data degree, every number of pipeline ranks on
-// each site, every recompute mode, ZeRO stage, b and s that the job allows, with one stage on every rank and, where the
-// kind of schedule has them, several. Only bounds leave anything out: of a device's whole work at the best split of the
-// layers, then LowerBoundNs of the costs, for a kind by rule ScheduleBoundNs, for a searched schedule
+// Searches every order of every subset of sites, or groups of their nodes, whose neighbours have links and of which
+// those of a site stand together, every tensor degree that a node holds, every data degree, every number of pipeline
+// ranks on each site, every recompute mode, ZeRO stage, b and s that the job allows, with one stage on every rank and,
+// where the kind of schedule has them, several. Only bounds leave anything out: of a device's whole work at the best
+// split of the layers, then LowerBoundNs of the costs, for a kind by rule ScheduleBoundNs, for a searched schedule
 // MemoryLowerBoundNs. REQUIRES: at most 4 sites; the job and the cluster are valid.
 ExhaustiveResult FindExhaustively(const PlanRequest& request, const ExhaustiveOptions& options);
 

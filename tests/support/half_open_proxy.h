@@ -44,7 +44,7 @@ class HalfOpenProxy {
   HalfOpenProxy(UniqueFd listener, UniqueFd wake, uint16_t target_port, std::string endpoint);
   void Run();
   void Accept();
-  // False: the connection is over.
+  // Passes bytes on. False: the connection is over.
   bool Carry(Connection& connection, const short* revents);
 
   const UniqueFd listener_;

@@ -148,7 +148,7 @@ class Follow {
     const std::string folder = NewestCheckpointFolder(detail);
     const int64_t done = detail.summary().iterations_done();
     if (folder.empty()) {
-      // One that it was to go on from is still there.
+      // A checkpoint that the job was to resume from is still there.
       PrintErr("no checkpoint of this run is complete{}\n",
                done == 0 ? "" : fmt::format(": its {} are lost", Counted(done, "iteration")));
       return;

@@ -41,7 +41,7 @@ struct Course {
   ShutdownSignal& shutdown;
   std::FILE* lines;  // where what happens is told
   CourseLimits limits;
-  // That goes on with the job from its newest checkpoint; empty: there is none.
+  // Command that resumes the job from its newest checkpoint; empty: there is none.
   std::string resume_command;
 };
 

@@ -75,7 +75,7 @@ void PlaygroundFollower::OnEvent(const v1::WatchJobResponse& event) {
   }
 }
 
-// The coordinator would go on for ever: for a person who may come and mend it.
+// Ends what the coordinator would continue for ever, since a person may mend the cause there but not in a playground.
 void PlaygroundFollower::OnNotice(const v1::JobNotice& notice) {
   constexpr int32_t kMaxLosses = 3;
   constexpr int64_t kSaidEveryNs = 10'000'000'000;

@@ -24,7 +24,7 @@ absl::Status TooLittle(int64_t workers, int64_t needed_bytes, std::string_view o
 constexpr std::string_view kComputeLess =
     "rehearse it with --backend modelled, which computes nothing, or give it a smaller model";
 
-// Weights, gradients and AdamW's states, wherever they are. However they are divided there is each once.
+// Bytes of weights, gradients and AdamW's states on devices and hosts, each counted once, however ranks divide them.
 int64_t ModelStateBytes(const JobSpec& job) {
   const ExecutionConfig config{.precision = job.precision};
   const StageMemory memory = MemoryOfStage(

@@ -110,7 +110,7 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
     if (!flags.run.schedule.empty() || !flags.run.schedule_csv.empty() || !flags.run.delta_n.empty() ||
         rehearsal.run.comm != CommMode::kNonBlocking) {
       return absl::InvalidArgumentError(
-          "--compare says schedule, ΔN and comm of each variant: leave --schedule, --schedule-csv, --delta-n and "
+          "--compare sets schedule, ΔN and comm of each variant: leave --schedule, --schedule-csv, --delta-n and "
           "--comm "
           "out");
     }
@@ -129,7 +129,7 @@ struct RunContext {
   std::map<std::string, std::string> artifacts;
 };
 
-// For a shell: as it is where nothing in it means anything.
+// Quotes a word for a shell, where some character in it would mean something.
 std::string ShellWord(const std::string& word) {
   constexpr std::string_view kPlain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_=./:,+@%";
   if (!word.empty() && word.find_first_not_of(kPlain) == std::string::npos) {

@@ -1,4 +1,4 @@
-// Text for people: counts and lists.
+// Text for people: counts, lists and ratios, and how tables are laid out.
 #pragma once
 
 #include <cstdint>

@@ -157,7 +157,7 @@ std::string RankMemoryText(const std::vector<StageRanksMemory>& all, View view) 
   std::ranges::transform(shows, std::back_inserter(headings),
                          [](const MemoryColumn& category) { return std::string(category.heading); });
   Table table(std::move(headings));
-  // Other values leave room for the mark where some value has one.
+  // Adds a row. Where some value carries a mark, the others end in a blank, so that the digits align.
   const auto add = [&](std::string ranks, std::string what, const RankMemory& memory, const MemoryRow* marked) {
     std::vector<std::string> cells{std::move(ranks), std::move(what)};
     for (size_t i = 0; i < shows.size(); ++i) {

@@ -14,7 +14,7 @@ namespace geopipe {
 // The warm-up ends when every device has begun its first backward; the drain begins when a device has ended its last
 // forward.
 struct TimelinePhases {
-  int64_t steady_ns = 0;  // begin of the steady phase
+  int64_t steady_ns = 0;  // start of the steady phase
   int64_t drain_ns = 0;
 };
 

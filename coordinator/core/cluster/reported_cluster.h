@@ -1,5 +1,5 @@
-// The cluster as the coordinator reports it (ListSites, ListLinks), for who plans beside it: by the functions that the
-// coordinator itself plans with.
+// The cluster as the coordinator reports it (ListSites, ListLinks), for those who plan beside it, made by the functions
+// that the coordinator itself plans with.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -35,8 +35,9 @@ struct ReportedCluster {
   std::map<SitePair, LinkSource> links;  // of the cluster's; of a site twice: its network, where it was measured
 };
 
-// All devices of all nodes that are connected and not drained, whoever has them. FailedPrecondition: there is no such
-// node, or the nodes of a site declare different networks. InvalidArgument: what is reported is no valid cluster.
+// Describes all devices of all nodes that are connected and not drained, whichever jobs have them. FailedPrecondition:
+// there is no such node, or the nodes of a site declare different networks. InvalidArgument: what is reported is no
+// valid cluster.
 absl::StatusOr<ReportedCluster> ClusterAsReported(const v1::ListSitesResponse& sites,
                                                   const v1::ListLinksResponse& links);
 

@@ -258,11 +258,11 @@ class JobRun {
   int64_t reached() const { return reached_; }
   // Reason for waiting that the job's state does not show; empty: none.
   std::string WaitsFor() const;
-  // That some of its agents are not heard while it runs; empty: all are.
+  // Says that some of its agents are not heard while it runs; empty: all are.
   std::string SilenceSentence() const;
-  // Some rank has finished the last iteration: all have taken part in it, and only words are missing.
+  // True when some rank has finished the last iteration: all have taken part in it, and only reports are missing.
   bool AllDone() const;
-  // Some rank has finished an iteration of the latest epoch.
+  // True when some rank has finished an iteration of the latest epoch.
   bool fruitful() const { return epoch_.has_value() && reached_ > epoch_->first_iteration; }
   // Tells why the latest checkpoint came to nothing; empty: it did not.
   const std::string& checkpoint_trouble() const { return checkpoint_trouble_; }

@@ -20,8 +20,8 @@ struct RankClock {
 // gives a rank's offset.
 std::vector<RankClock> AlignClocks(std::span<const v1::IterationReport> reports);
 
-// The reports of one iteration as one timeline on rank 0's clock, relative to the begin of its first action.
-// REQUIRES: one report per rank, in order, at least one.
+// The reports of one iteration as one timeline on rank 0's clock, relative to the start of its first action. REQUIRES:
+// one report per rank, in order, at least one.
 v1::IterationTimeline TimelineOf(std::span<const v1::IterationReport> reports);
 
 }  // namespace geopipe

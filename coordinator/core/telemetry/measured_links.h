@@ -37,7 +37,7 @@ class MeasuredLinks {
   static constexpr int64_t kTrafficIntervalNs = 1'000'000'000;
 
   void AddProbe(int64_t now_ns, const std::string& from, const std::string& to, const v1::LinkMeasurement& measurement);
-  // False when the direction was updated so lately that this was passed over.
+  // Adds what training saw. False when the direction was updated so lately that this was passed over.
   bool AddTraffic(int64_t now_ns, const TrafficObservation& observation);
   // Restores what an earlier life of the coordinator knew.
   void Restore(int64_t at_ns, const std::string& from, const std::string& to, const v1::LinkMeasurement& measurement,

@@ -15,7 +15,7 @@ int64_t EpilogueNs(const PipelineCosts& costs, const EpilogueParts& parts, const
   const std::vector<int32_t>& device_of = costs.shape.placement;
   struct Device {
     int64_t ready_ns = std::numeric_limits<int64_t>::min();  // its gradients are complete, and it continues
-    // Time from the begin of stage 0's next forward to the input of this device's next forward, at least.
+    // Least time from the start of stage 0's next forward to the input of this device's next forward.
     int64_t input_ns = std::numeric_limits<int64_t>::max();
     int64_t update_ns = 0;
   };

@@ -112,7 +112,7 @@ class PlanMemoryModel {
   // `placement`: the device of each stage. All devices recompute as `config` says, which is the job's with some b, s,
   // recompute mode and ZeRO stage (MakeExecutionConfig).
   PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement);
-  // Each device recomputes as `recompute` says; `collective_bytes` of each, by device, empty: MinCollectiveBytes.
+  // Each device recomputes as `recompute` says; `collective_bytes` has those of each device; empty: MinCollectiveBytes.
   PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config, const std::vector<int32_t>& placement,
                   std::span<const Recompute> recompute, std::span<const int64_t> collective_bytes = {});
 

@@ -31,7 +31,7 @@ struct StagePlan {
   friend bool operator==(const StagePlan&, const StagePlan&) = default;
 };
 
-// A device's place within the site, or the group of its nodes, of its pipeline rank.
+// A device's place within the site of its pipeline rank, or within the rank's group of nodes.
 struct DevicePlace {
   int32_t node = 0;    // from 0
   int32_t device = 0;  // on that node

@@ -1,4 +1,4 @@
-// Known plans under other costs.
+// Times known plans under other costs.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -11,9 +11,9 @@
 
 namespace geopipe {
 
-// `plan` with its `schedule` (lowered or compute-only) as it would run for the request's job on its cluster, whatever
-// it was made for. Capacities are the cluster's; whether it fits stands in the prediction. Errors as CostsOfPlan's.
-// REQUIRES: the plan's devices are the cluster's.
+// Times `plan` with its `schedule` (lowered or compute-only) for the request's job on its cluster, whatever they were
+// made for. Capacities are the cluster's; the prediction says whether the plan fits. Errors as CostsOfPlan's. REQUIRES:
+// the plan's devices are the cluster's.
 absl::StatusOr<RefinedPlan> Retime(const PlanRequest& request, const CostSource& source, Plan plan,
                                    const Schedule& schedule);
 

@@ -137,7 +137,7 @@ class JsonParser {
     }
   }
 
-  // Passes a comma, or `closing` after which there is no more.
+  // Passes a comma, or `closing`, which ends the list.
   absl::StatusOr<bool> More(char closing) {
     SkipBlanks();
     if (Peek() == closing) {
@@ -207,7 +207,7 @@ class JsonParser {
     return absl::OkStatus();
   }
 
-  // The four digits behind the 'u' at which it begins.
+  // Reads the four digits behind the 'u' at which it begins.
   absl::StatusOr<uint32_t> CodeUnit() {
     Advance();
     uint32_t code = 0;

@@ -44,8 +44,8 @@ struct SchemaRow {
   std::string doc;
 };
 
-// Aligned columns KEY, TYPE, RANGE, DEFAULT and DESCRIPTION, keys indented as in the file. Where a description would
-// have less than half of a line of 80 columns, KEY and VALUE, with the description below the value.
+// Lays the rows out in columns KEY, TYPE, RANGE, DEFAULT and DESCRIPTION, with keys indented as in the file. If a
+// description would get less than 40 columns, the columns are KEY and VALUE, with the description below the value.
 std::string RenderReference(std::span<const SchemaRow> rows, int32_t columns = kAnyColumns);
 
 // A row with what lies below it.
@@ -56,10 +56,10 @@ struct SchemaBranch {
 
 // The branch of every key whose dotted path is `name` or ends with it ("search.seed"), in the order of the rows.
 std::vector<SchemaBranch> FindBranches(std::span<const SchemaRow> rows, std::string_view name);
-// All that FindBranches finds something by.
+// Lists all names by which FindBranches finds something.
 std::vector<std::string> BranchNames(std::span<const SchemaRow> rows);
 
-// Reference that people read about a kind of file.
+// Reference of a kind of file, for people.
 struct FileReference {
   std::string about;
   std::vector<SchemaRow> rows;

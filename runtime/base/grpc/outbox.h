@@ -1,4 +1,4 @@
-// The messages that wait for a stream. Knows nothing of gRPC.
+// Messages that wait for a stream. This header is free of gRPC.
 #pragma once
 
 #include <condition_variable>
@@ -30,7 +30,7 @@ class Outbox {
     }
   }
 
-  // No message comes any more; what waits is still sent, and then the writing ends.
+  // Takes no more messages; those that wait are still sent, and then the writing ends.
   void Close() {
     const std::lock_guard lock(mutex_);
     closed_ = true;
@@ -49,7 +49,7 @@ class Outbox {
     changed_.wait(lock, [&] { return interrupted_ || closed_ || !messages_.empty(); });
     return interrupted_ || messages_.empty() ? nullptr : &messages_.front();
   }
-  // The first message has been sent.
+  // Removes the first message, which has been sent.
   void Pop() {
     const std::lock_guard lock(mutex_);
     messages_.pop_front();

@@ -38,7 +38,7 @@ struct FetchOptions {
   // Paces and waits between attempts; its sleeps end when `stop` is set. Both outlive the fetcher.
   Clock* clock = nullptr;
   const StopEvent* stop = nullptr;  // ends the fetch under way
-  // Time for which a source is asked again that is not reached, or does not serve this run yet.
+  // Time for which a source is asked again when it is not reached, or does not serve this run yet.
   int64_t patience_ns = 12'000'000'000;
   // Longest time without a byte from a source that is reached.
   int64_t stall_ns = 30'000'000'000;

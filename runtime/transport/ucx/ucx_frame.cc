@@ -34,7 +34,7 @@ constexpr int64_t kSegmentBytes = kNearPayloadBytes + kMaxHeaderBytes + 1024;
 constexpr int64_t kMaxBytesInFlight = int64_t{1024} * 1024;
 constexpr int kMaxProgressRounds = 64;  // before the sink has its turn again
 
-// Keeps what a frame that did not leave reads: nothing of it must ever go.
+// Keeps the memory that a frame which did not leave reads: UCX may read it for ever.
 void KeepForGood(std::function<void()> done) {
   static std::mutex mutex;
   static auto* const kept = new std::vector<std::function<void()>>();

@@ -5,7 +5,7 @@
 namespace geopipe {
 namespace {
 
-// All train, and serve their files.
+// Makes all workers train and serve their files.
 void TellAddresses(Federation& f) {
   for (const std::string& site : f.sites) {
     v1::WorkerReport report = OfEpoch(1);

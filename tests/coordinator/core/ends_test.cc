@@ -342,7 +342,7 @@ TEST_CASE("a job that loses workers without finishing an iteration says so from 
   // A watcher who begins now is told, too.
   f.Step(WatchStart{71, "tiny", 0, 1000});
   CHECK(WatchedIn(f).notices.size() == 1);
-  // It is durable.
+  // The count of losses is durable.
   Federation g(NextLife(Federation::RecoveringOptions()), f.Stored());
   CHECK(g.DetailOf("tiny").summary().losses() == 3);
   CHECK(f.broken == "");

@@ -126,7 +126,7 @@ TEST_CASE("a site with groups of nodes has one replica over them, and like sites
     }
     CHECK(groups == std::set<std::string>{share.site + "/fast", share.site + "/slow"});
   }
-  // Over the link between the sites, once, whatever the number of their groups.
+  // The reduction takes the link between the sites once, whatever the number of their groups.
   CHECK(replicas.reduction->links == std::vector<std::pair<std::string, std::string>>{{"north", "west"}});
   const Alternative& single = alternatives.Of(AlternativeKind::kSingleSite);
   REQUIRE(single.found());

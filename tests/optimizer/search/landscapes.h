@@ -11,8 +11,8 @@
 
 namespace geopipe::test {
 
-// Like a pipeline: the period of (b, s) falls with each crossing's ΔN until what hides it, all crossings must hide
-// before the time falls to the floor, and a budget on weighted ΔN stands for memory.
+// A landscape like a pipeline: the period of (b, s) falls with each crossing's ΔN until what hides it, all crossings
+// must hide before the time falls to the floor, and a budget on weighted ΔN stands for memory.
 struct Landscape {
   int32_t kinds = 1;  // the first uses ΔN, no other does
   int32_t micro_batches = 1;

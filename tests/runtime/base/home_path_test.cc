@@ -7,7 +7,7 @@
 namespace geopipe {
 namespace {
 
-// $HOME for the length of a test.
+// Sets $HOME for the length of a test.
 class Home {
  public:
   explicit Home(const char* value) : old_(std::getenv("HOME") == nullptr ? "" : std::getenv("HOME")) {
@@ -46,7 +46,8 @@ TEST_CASE("another's home is not looked up, and none is made up") {
   }
   for (const char* value : {static_cast<const char*>(nullptr), "", "here"}) {
     const Home home(value);
-    CHECK(ExpandHome("~/x").status().message() == "'~/x' begins with ~, and HOME says no folder; write the whole path");
+    CHECK(ExpandHome("~/x").status().message() ==
+          "'~/x' begins with ~, and HOME names no folder; write the whole path");
   }
 }
 

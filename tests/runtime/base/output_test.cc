@@ -11,7 +11,7 @@
 namespace geopipe {
 namespace {
 
-// Standard error elsewhere, for the length of a test.
+// Sends standard error elsewhere for the length of a test.
 class Elsewhere {
  public:
   explicit Elsewhere(const char* path) : old_(dup(STDERR_FILENO)) {

@@ -24,7 +24,7 @@ constexpr int32_t kRanks = 2;
 constexpr int64_t kIterations = 3;
 const std::vector<PeerId> kPipeline{0, 1};
 
-// Counts how often the device was waited for between the begin of an iteration and each of its forwards.
+// Counts how often the device was waited for between the start of an iteration and each of its forwards.
 class WatchingTokens final : public TokenSource {
  public:
   WatchingTokens(const TransformerStageOptions& options, const ToyDevice* device)
@@ -50,7 +50,7 @@ struct Result {
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<float> weights;
-  std::vector<int64_t> waits;  // at the begin of each iteration, and after the run
+  std::vector<int64_t> waits;  // at the start of each iteration, and after the run
   int64_t waits_inside = 0;
   int64_t pending_records = 0;
 };

@@ -79,7 +79,7 @@ class PipelineDriver {
     int32_t micro_batch;
   };
   std::vector<Action> ActionsOf(size_t stage, DriveOrder order) const;
-  // False when the action's input has not arrived.
+  // Runs the action. False when its input has not arrived.
   bool Run(size_t stage, const Action& action);
   void JoinTiedGradients();
 

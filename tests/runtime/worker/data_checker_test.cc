@@ -45,7 +45,7 @@ class SetClock final : public Clock {
   mutable int looks_ = 0;
 };
 
-// Behind the machine's clock there is nothing to sleep for.
+// Times before the machine's clock need no sleep.
 constexpr int64_t kLongAgoNs = -1'000'000 * kSecond;
 
 std::unique_ptr<Corpus> Tokens(const std::string& path, int64_t vocab_size = 10) {

@@ -10,7 +10,7 @@
 namespace geopipe {
 namespace {
 
-// A plan with all that is told of it.
+// A plan with its figures, alternatives and memory.
 struct Side {
   PlanResult result;
   PlanFigures figures;

@@ -38,7 +38,7 @@ TEST_CASE("model FLOPs are six per parameter of a product and token, and attenti
   CHECK(figures.device_hours == Approx(64 * figures.job_s / 3600));
   CHECK(figures.tokens_per_day == Approx(tokens / iteration_s * 86'400));
 
-  // Over each crossing every micro-batch's activations and gradients, b * s * h of two bytes.
+  // Each crossing carries every micro-batch's activations and gradients, b * s * h of two bytes.
   REQUIRE(figures.links.size() == 2);
   CHECK(figures.links[0].site_a == "north");
   CHECK(figures.links[1].site_b == "west");

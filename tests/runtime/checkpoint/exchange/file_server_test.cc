@@ -22,7 +22,7 @@ class RawClient {
     stream = *std::move(connected);
   }
 
-  // Goes up to where requests may come; false: the server hung up.
+  // Shakes hands, so that requests may follow; false: the server hung up.
   bool Enter(const std::string& secret) {
     const ExchangeGreeting greeting{.nonce = FreshNonce(), .site = "south"};
     REQUIRE(SendMessage(stream, greeting, InAMinute()).ok());

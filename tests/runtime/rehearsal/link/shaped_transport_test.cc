@@ -78,7 +78,7 @@ TEST_CASE("a shaped link takes its time, both ways, and tells exactly how long")
                         << sent.received_ns - sent.ready_ns);
   // Never sooner; how much later is measured in tests/bench.
   CHECK(sent.received_ns - sent.ready_ns >= 110 * kMs);
-  // Reported times have no lateness of a thread in them, unless the machine stood still.
+  // Reported times leave out how late a thread woke, unless the machine stood still.
   const bool stalled = sent.received_ns - sent.ready_ns > 200 * kMs;
   CHECK((stalled || std::abs(sent.arrived_ns - sent.ready_ns - 110 * kMs) < kMs / 2));
   CHECK((stalled || std::abs(sent.acknowledged_ns - sent.arrived_ns - 30 * kMs) < kMs / 2));
