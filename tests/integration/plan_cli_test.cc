@@ -176,8 +176,9 @@ TEST_CASE("what if: the plan beside that of other figures, in a table of 80 colu
   table.back() = "device.memory=4GiB";  // there is no plan with it
   const CommandResult none = RunCommand("geopipectl", table);
   CHECK(none.exit_status.exit_code == 3);
-  CHECK(none.out.find("\nno plan then: the job does not fit: stage ") != std::string::npos);
-  CHECK(none.err.find("error: --what-if device.memory=4GiB: the job does not fit: stage ") != std::string::npos);
+  CHECK(none.out.find("\nno plan then: the job does not fit: pipeline rank ") != std::string::npos);
+  CHECK(none.err.find("error: --what-if device.memory=4GiB: the job does not fit: pipeline rank ") !=
+        std::string::npos);
 
   table.back() = "bandwith=1Gbps";
   CheckEnded(RunCommand("geopipectl", table), 2,

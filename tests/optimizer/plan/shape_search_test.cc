@@ -40,7 +40,7 @@ ClusterSpec EqualSites(int count) {
 
 void CheckDoesNotFit(const absl::Status& status) {
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
-  CHECK_THAT(std::string(status.message()), Catch::StartsWith("the job does not fit: stage "));
+  CHECK_THAT(std::string(status.message()), Catch::StartsWith("the job does not fit: pipeline rank "));
 }
 
 TEST_CASE("a job that fits nowhere is infeasible, however large its space and whether or not it is stopped") {
