@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "optimizer/base/status_macros.h"
-#include "runtime/base/format_of_file.h"
+#include "runtime/data/corpus.h"
 #include "runtime/manifest/job_manifest.h"
 #include "runtime/weights/hf_directory.h"
 
@@ -38,10 +38,13 @@ absl::Status AtKey(std::string_view key, const absl::Status& status, const std::
 
 }  // namespace
 
+absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path) {
+  const absl::Status status = OpenCorpus(job.data, job.model.vocab_size).status();
+  return absl::IsNotFound(status) ? absl::OkStatus() : AtKey("data.path", status, job_path);
+}
+
 absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path) {
-  if (job.data.format == DataFormat::kTokens && LiesHere(job.data.paths.front())) {
-    GP_RETURN_IF_ERROR(AtKey("data.path", CheckFlatTokens(job.data.paths.front()), job_path));
-  }
+  GP_RETURN_IF_ERROR(CheckDataHere(job, job_path));
   return job.init_from.empty() ? absl::OkStatus() : AtKey("model.init_from", CheckWeights(job), job_path);
 }
 

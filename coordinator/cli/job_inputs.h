@@ -10,9 +10,13 @@
 
 namespace geopipe {
 
-// InvalidArgument, at the key's place in the job file: data of another format, or weights of another model than the
-// job's. Files that are not here are left to the nodes. Reads first bytes and headers, and both tensors of a tied model
-// with a head of its own.
+// InvalidArgument, at the key's place in the job file: data that OpenCorpus refuses (another format, dtype or
+// vocabulary). Files that are not here are left to the nodes. Reads a few hundred blocks, however large the data
+// is.
+absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path);
+
+// CheckDataHere, and InvalidArgument for weights that are no model of the job's, of which it reads headers, and of a
+// tied model with a head of its own both tensors.
 absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path);
 
 }  // namespace geopipe

@@ -15,6 +15,7 @@
 
 #include "coordinator/cli/asked_cluster.h"
 #include "coordinator/cli/control_client.h"
+#include "coordinator/cli/job_inputs.h"
 #include "coordinator/cli/plan_sweep.h"
 #include "coordinator/cli/render/alternatives_output.h"
 #include "coordinator/cli/render/explanation_output.h"
@@ -115,6 +116,7 @@ absl::StatusOr<ClusterSpec> ReadCluster(const PlanFlags& flags) {
 absl::StatusOr<PlanRequest> ReadRequest(const PlanFlags& flags) {
   PlanRequest request;
   GP_ASSIGN_OR_RETURN(request.job, ReadJobFile(flags.job_path));
+  GP_RETURN_IF_ERROR(CheckDataHere(request.job, flags.job_path));
   GP_ASSIGN_OR_RETURN(request.cluster, ReadCluster(flags));
   if (flags.search == "exhaustive") {
     request.method = SearchMethod::kExhaustive;

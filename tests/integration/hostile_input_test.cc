@@ -250,7 +250,11 @@ TEST_CASE("hostile input: weights and data that are here are looked at before an
     wide += tokens.substr(i, 2) + std::string(2, '\0');
   }
   files->Write("tokens.bin", wide);
-  CheckRefused(files->Playground(), {"FAILED", "every second token is 0", "set data.dtype: uint32"}, 1);
+  const std::vector<std::string> words{"job.yaml:", "spec.data.path: ", "every second token is 0",
+                                       "set data.dtype: uint32"};
+  CheckRefused(files->Playground(), words);
+  CheckRefused(files->Plan(), words);
+  CheckRefused({"apply", "-f", files->Path("job.yaml"), "--server", "127.0.0.1:1"}, words);
 }
 
 TEST_CASE("hostile input: what is never there when it is read") {

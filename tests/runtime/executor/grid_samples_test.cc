@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "runtime/data/sample_order.h"
-#include "runtime/data/training_data.h"
+#include "runtime/data/samples/sample_order.h"
+#include "runtime/data/samples/training_data.h"
 #include "tests/runtime/executor/grid_run.h"
 #include "tests/runtime/executor/random_grid.h"
 #include "tests/support/random_pipeline.h"

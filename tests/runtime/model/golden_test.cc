@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "runtime/data/training_data.h"
+#include "runtime/data/samples/training_data.h"
 #include "runtime/manifest/hf_config.h"
 #include "runtime/weights/hf_directory.h"
 #include "tests/runtime/model/pipeline_driver.h"

@@ -5,7 +5,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/data/training_data.h"
+#include "runtime/data/samples/training_data.h"
 #include "tests/runtime/model/pipeline_driver.h"
 #include "tests/support/tiny_model.h"
 

@@ -1,4 +1,4 @@
-#include "runtime/data/training_data.h"
+#include "runtime/data/samples/training_data.h"
 
 #include <fmt/format.h>
 

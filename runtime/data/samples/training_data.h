@@ -11,7 +11,7 @@
 
 #include "optimizer/model/job_spec.h"
 #include "runtime/data/corpus.h"
-#include "runtime/data/sample_order.h"
+#include "runtime/data/samples/sample_order.h"
 #include "runtime/model/token_source.h"
 
 namespace geopipe {
