@@ -13,6 +13,7 @@
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/flags.h"
+#include "runtime/base/grpc/process_limits.h"
 #include "runtime/base/log.h"
 #include "runtime/base/output.h"
 #include "runtime/base/process.h"
@@ -62,6 +63,11 @@ void WarnOfHost(const AgentConfig& config) {
 }
 
 absl::Status Serve(const Flags& flags) {
+  if (flags.ready_fd.value_or(0) < 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("--ready-fd {}: it must be the number of an open descriptor, like 3", *flags.ready_fd));
+  }
+  GP_RETURN_IF_ERROR(EnoughDescriptors());
   GP_ASSIGN_OR_RETURN(AgentConfig config, ReadAgentConfig(flags.config, flags.settings));
   if (flags.log_level.has_value()) {
     GP_ASSIGN_OR_RETURN(config.log_level, ParseLogLevel(*flags.log_level));
@@ -150,5 +156,6 @@ int Main(int argc, const char* const* argv) {
 
 int main(int argc, char** argv) {
   geopipe::PrepareStandardStreams();
+  geopipe::EndWhereResourcesEnd("geopipe-agent");
   return geopipe::ExitCodeAfterOutput("geopipe-agent", geopipe::agent::Main(argc, argv));
 }

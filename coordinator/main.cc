@@ -11,6 +11,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/config/environment.h"
 #include "runtime/base/flags.h"
+#include "runtime/base/grpc/process_limits.h"
 #include "runtime/base/home_path.h"
 #include "runtime/base/log.h"
 #include "runtime/base/output.h"
@@ -33,7 +34,7 @@ struct CommandLine {
   std::optional<std::string> state_dir;
   std::optional<std::string> log_level;
   std::optional<std::string> log_format;
-  int32_t ready_fd = -1;
+  std::optional<int64_t> ready_fd;
   bool die_with_parent = false;
   bool version = false;
 };
@@ -54,6 +55,10 @@ FlagSet Flags(CommandLine* line) {
 
 // File, then environment, then flags.
 absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
+  if (line.ready_fd.value_or(0) < 0) {
+    return absl::InvalidArgumentError(
+        fmt::format("--ready-fd {}: it must be the number of an open descriptor, like 3", *line.ready_fd));
+  }
   CoordinatorConfig config;
   const Schema<CoordinatorConfig>& schema = CoordinatorConfigSchema();
   YamlDocument document;
@@ -81,7 +86,8 @@ absl::StatusOr<CoordinatorConfig> ReadConfig(const CommandLine& line) {
   return config;
 }
 
-absl::Status Serve(const CoordinatorConfig& config, int ready_fd) {
+absl::Status Serve(const CoordinatorConfig& config, std::optional<int64_t> ready_fd) {
+  GP_RETURN_IF_ERROR(EnoughDescriptors());
   if (config.die_with_parent) {
     GP_RETURN_IF_ERROR(DieWithParent(SIGTERM));
   }
@@ -93,8 +99,8 @@ absl::Status Serve(const CoordinatorConfig& config, int ready_fd) {
   if (!server->metrics_address().empty()) {
     LogInfo("metrics at http://{}/metrics", server->metrics_address());
   }
-  if (ready_fd >= 0) {
-    GP_RETURN_IF_ERROR(NotifyReady(ready_fd, server->endpoint()));
+  if (ready_fd.has_value()) {
+    GP_RETURN_IF_ERROR(NotifyReady(static_cast<int>(*ready_fd), server->endpoint()));
   }
   const ShutdownSignal::Received received = shutdown->WaitForSignal(-1);
   if (received.requested) {
@@ -139,5 +145,6 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   geopipe::PrepareStandardStreams();
+  geopipe::EndWhereResourcesEnd("geopipe-coordinator");
   return geopipe::ExitCodeAfterOutput(geopipe::kProgram, geopipe::Main(argc, argv));
 }

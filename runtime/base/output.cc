@@ -52,6 +52,7 @@ void RunAgain() {
 
 void PrepareStandardStreams() {
   std::signal(SIGPIPE, SIG_IGN);
+  std::signal(SIGXFSZ, SIG_IGN);
   bool is_taken = false;
   for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
     const int flags = fcntl(fd, F_GETFD);

@@ -13,8 +13,8 @@
 namespace geopipe {
 
 // The first call of every main. Takes those of descriptors 0 to 2 that are closed, so that no file or socket becomes
-// one of them: reading 0 and writing 1 or 2 fails as if they were closed still. A write to a pipe without a reader is
-// an error, not a signal.
+// one of them: reading 0 and writing 1 or 2 fails as if they were closed still. A write to a pipe without a reader, or
+// beyond the limit on a file's size, is an error, not a signal.
 void PrepareStandardStreams();
 
 // Writes `text` to standard output or standard error. What standard output does not take is told by FlushOutput; what

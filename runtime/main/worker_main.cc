@@ -17,6 +17,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
+#include "runtime/base/grpc/process_limits.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 #include "runtime/base/metrics.h"
@@ -117,6 +118,9 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
       return absl::InvalidArgumentError(
           fmt::format("--{} is missing; workers are started by geopipe-agent, which gives it", name));
     }
+  }
+  if (flags.device < 0) {
+    return absl::InvalidArgumentError(fmt::format("--device {}: devices are counted from 0", flags.device));
   }
   if (!flags.agent.starts_with("unix:")) {
     return absl::InvalidArgumentError(fmt::format("--agent is {}; it must be unix:PATH", flags.agent));
@@ -312,5 +316,6 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   geopipe::PrepareStandardStreams();
+  geopipe::EndWhereResourcesEnd("geopipe-worker");
   return geopipe::ExitCodeAfterOutput("geopipe-worker", geopipe::Main(argc, argv));
 }

@@ -9,6 +9,7 @@
 
 #include "coordinator/cli/playground/playground_verb.h"
 #include "coordinator/cli/verb.h"
+#include "runtime/base/grpc/process_limits.h"
 #include "runtime/base/output.h"
 #include "runtime/base/suggest.h"
 #include "runtime/base/terminal.h"
@@ -121,6 +122,11 @@ int RunVerb(const std::vector<std::string>& given) {
 
 int main(int argc, char** argv) {
   geopipe::PrepareStandardStreams();
+  geopipe::EndWhereResourcesEnd("error");
+  if (const absl::Status status = geopipe::EnoughDescriptors(); !status.ok()) {
+    geopipe::PrintErr("error: {}\n", std::string(status.message()));
+    return geopipe::kExitFailed;
+  }
   // Output that is lost (a full disk behind `>`) is an error, whenever it shows.
   return geopipe::ExitCodeAfterOutput("error", geopipe::RunVerb(std::vector<std::string>(argv + 1, argv + argc)));
 }
