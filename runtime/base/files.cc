@@ -69,10 +69,41 @@ absl::StatusOr<std::string> ReadAll(int fd, const fs::path& path, size_t max_byt
 
 absl::Status CannotWrite(int error_number, const fs::path& path) {
   const absl::Status status = ErrnoStatus(error_number, fmt::format("cannot write {}", path.string()));
-  const bool full = error_number == ENOSPC || error_number == EDQUOT;
-  return full ? absl::Status(status.code(),
-                             fmt::format("{}; free some space or choose another folder", std::string(status.message())))
-              : status;
+  const std::string_view remedy = error_number == ENOSPC || error_number == EDQUOT
+                                      ? "; free some space or choose another folder"
+                                  : error_number == EFBIG ? "; raise the limit on a file's size (ulimit -f)"
+                                  : error_number == EROFS ? "; choose another folder"
+                                                          : "";
+  return absl::Status(status.code(), fmt::format("{}{}", std::string(status.message()), remedy));
+}
+
+bool IsUnreadPipe(int error_number, const fs::path& path) {
+  std::error_code error;
+  return error_number == ENXIO && fs::is_fifo(path, error);
+}
+
+// Opens what is no regular file, or is open already. Does not wait long for a pipe's reader, which may have been
+// started a moment before or after this process.
+absl::StatusOr<UniqueFd> OpenForAppending(const fs::path& path) {
+  constexpr int kLooks = 50;
+  constexpr useconds_t kLookEveryUs = 20'000;
+  const auto open_once = [&] {
+    return UniqueFd(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  };
+  UniqueFd fd = open_once();
+  for (int look = 0; look < kLooks && !fd.valid() && IsUnreadPipe(errno, path); ++look) {
+    usleep(kLookEveryUs);
+    fd = open_once();
+  }
+  if (!fd.valid() && errno == ENXIO) {
+    return absl::FailedPreconditionError(fmt::format(
+        "cannot write {}: nobody reads it; name a file, or start what reads the pipe first", path.string()));
+  }
+  // Once it is open a reader may take its time.
+  if (!fd.valid() || fcntl(fd.get(), F_SETFL, O_APPEND) != 0) {
+    return CannotWrite(errno, path);
+  }
+  return fd;
 }
 
 absl::Status WriteAll(int fd, std::string_view content, const fs::path& path) {
@@ -107,11 +138,17 @@ absl::Status ErrnoStatus(int error_number, std::string_view what) {
 absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t max_bytes) {
   struct stat info {};
   GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForReading(path == "-" ? "/dev/stdin" : path, &info));
-  GP_ASSIGN_OR_RETURN(std::string content, ReadAll(fd.get(), path, max_bytes));
-  if (path == "-" && content.find_first_not_of(" \t\r\n") == std::string::npos) {
+  // A size that is known spares the reading: a file with holes may have any.
+  const bool is_known_larger =
+      S_ISREG(info.st_mode) && info.st_size > 0 && static_cast<size_t>(info.st_size) > max_bytes;
+  std::string content;
+  if (!is_known_larger) {
+    GP_ASSIGN_OR_RETURN(content, ReadAll(fd.get(), path, max_bytes));
+  }
+  if (path == "-" && !is_known_larger && content.find_first_not_of(" \t\r\n") == std::string::npos) {
     return absl::InvalidArgumentError("cannot read -: standard input is empty; name a file, or give its text there");
   }
-  if (content.size() > max_bytes) {
+  if (is_known_larger || content.size() > max_bytes) {
     return absl::OutOfRangeError(
         fmt::format("{} is larger than {} bytes, the limit for such a file", path.string(), max_bytes));
   }
@@ -141,8 +178,8 @@ absl::Status WriteFileAtomically(const fs::path& path, std::string_view content)
   // A link in /dev leads to a file that this process has open, such as /dev/stdout after `> file`.
   const bool open_already = path.string().starts_with("/dev/") && fs::is_symlink(path, error);
   if (stat(path.c_str(), &there) == 0 && (!S_ISREG(there.st_mode) || open_already)) {
-    const UniqueFd fd(open(path.c_str(), O_WRONLY | O_APPEND | O_CLOEXEC));
-    return fd.valid() ? WriteAll(fd.get(), content, path) : CannotWrite(errno, path);
+    GP_ASSIGN_OR_RETURN(const UniqueFd fd, OpenForAppending(path));
+    return WriteAll(fd.get(), content, path);
   }
   const fs::path target = LinkedFile(path);
   std::string temporary = target.string() + ".XXXXXX";

@@ -25,7 +25,8 @@ absl::StatusOr<std::string> ReadFile(const std::filesystem::path& path, size_t m
 absl::StatusOr<std::string> ReadFileTail(const std::filesystem::path& path, size_t max_bytes);
 
 // Replaces the file atomically: writes beside it, flushes to disk and renames, so that a reader sees old or new. A
-// symbolic link stays, and its target is replaced. A pipe, a terminal or another device is written to.
+// symbolic link stays, and its target is replaced. A pipe that somebody reads, a terminal or another
+// device is written to.
 absl::Status WriteFileAtomically(const std::filesystem::path& path, std::string_view content);
 
 // Makes the folder with all parents, mode 0700 where it is new.

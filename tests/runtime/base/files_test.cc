@@ -100,6 +100,8 @@ TEST_CASE("What is no regular file is written to, and a symbolic link stays one"
   CHECK(WriteFileAtomically(fifo, "through").ok());
   reader.join();
   CHECK(read == "through");
+  CHECK(WriteFileAtomically(fifo, "unread").message() ==
+        "cannot write " + fifo.string() + ": nobody reads it; name a file, or start what reads the pipe first");
   CHECK(fs::is_fifo(fifo));
 
   CHECK(WriteFileAtomically("/dev/full", "lost").code() == absl::StatusCode::kResourceExhausted);
