@@ -34,8 +34,15 @@ absl::Status RemoveManifest(const std::string& folder) {
   return errno == ENOENT ? absl::OkStatus() : CheckpointIoError(path, "removed", errno);
 }
 
-// Removes files that the manifest does not name; a failure only costs room. Manifests stay, also those that are being
-// written: on a shared file system another node may be completing the same checkpoint.
+// True for files that a writer of checkpoints makes, or has begun. People put others beside them: a report, an export.
+bool IsOurs(std::string_view name) {
+  return name.starts_with(kManifestName) || IsTemporaryName(name) ||
+         (IsTensorFileName(name) &&
+          (name.find(".weights.") != std::string_view::npos || name.find(".moments.") != std::string_view::npos));
+}
+
+// Removes files of ours that the manifest does not name; a failure only costs room. Manifests stay, also those that are
+// being written: on a shared file system another node may be completing the same checkpoint.
 void RemoveUnnamed(const std::string& folder, const CheckpointManifest& manifest) {
   std::set<std::string_view> named;
   for (const FileEntry& file : manifest.files) {
@@ -44,19 +51,31 @@ void RemoveUnnamed(const std::string& folder, const CheckpointManifest& manifest
   std::error_code error;
   for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
     const std::string name = entry->path().filename().string();
-    if (!name.starts_with(kManifestName) && !named.contains(name)) {
+    if (IsOurs(name) && !name.starts_with(kManifestName) && !named.contains(name)) {
       std::error_code ignored;
       fs::remove(entry->path(), ignored);
     }
   }
 }
 
+// Removes the checkpoint, and its folder where nothing else is in it. Another node may be at it as well.
 absl::Status RemoveFolder(const std::string& folder) {
   GP_RETURN_IF_ERROR(RemoveManifest(folder));
   std::error_code error;
-  fs::remove_all(folder, error);
-  const bool is_gone = !error || error == std::errc::no_such_file_or_directory;  // another node may be at it as well
-  return is_gone ? absl::OkStatus() : CheckpointIoError(folder, "removed", error.value());
+  for (fs::directory_iterator entry(folder, error), end; !error && entry != end; entry.increment(error)) {
+    if (IsOurs(entry->path().filename().string())) {
+      fs::remove(entry->path(), error);
+    }
+    if (error) {
+      break;
+    }
+  }
+  if (!error) {
+    fs::remove(folder, error);
+  }
+  const bool is_removed =
+      !error || error == std::errc::no_such_file_or_directory || error == std::errc::directory_not_empty;
+  return is_removed ? absl::OkStatus() : CheckpointIoError(folder, "removed", error.value());
 }
 
 // True when no version of this program will ever read it.
@@ -170,11 +189,11 @@ absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int6
   absl::Status first_error;
   for (auto& [iteration, folder] : old) {
     const absl::Status status = RemoveFolder(folder);
-    if (status.ok()) {
+    std::error_code ignored;
+    if (status.ok() && !fs::exists(folder, ignored)) {
       removed.push_back(std::move(folder));
-    } else {
-      first_error.Update(status);
     }
+    first_error.Update(status);
   }
   if (!first_error.ok()) {
     return first_error;

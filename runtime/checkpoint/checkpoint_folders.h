@@ -26,9 +26,9 @@ std::optional<int64_t> IterationOfFolder(std::string_view folder);
 // same one; each then writes its own files. Errors name the folder: those of NewFile.
 absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, int64_t iteration);
 
-// Completes a checkpoint, in place of one that was complete before, and removes files that the manifest does not name:
-// those of other attempts, and of writers that died. Several nodes may complete it in the same folder of a shared file
-// system. REQUIRES: all its files are written, on this node or another. InvalidArgument: a rule of
+// Completes a checkpoint, in place of one that was complete before, and removes files of checkpoints that the manifest
+// does not name: those of other attempts, and of writers that died. Several nodes may complete it in the same folder of
+// a shared file system. REQUIRES: all its files are written, on this node or another. InvalidArgument: a rule of
 // ValidateCheckpointManifest, or longer than CheckpointLimits::kMaxManifestBytes. Errors of NewFile.
 absl::Status WriteCheckpointManifest(const std::string& folder, const CheckpointManifest& manifest);
 
@@ -55,7 +55,8 @@ absl::StatusOr<CheckpointList> ListCheckpoints(const std::string& root);
 // - the incomplete ones before the newest complete one, unless the manifest cannot be read for now, or is intact and of
 //   another version or iteration.
 // Later ones (being written, or of a future that came to nothing) neither count nor go; those of the iterations `kept`
-// stay, complete or not. The manifest of each goes first, so that half of one never passes for a whole. Returns the
+// stay, complete or not. The manifest of each goes first, so that half of one never passes for a whole. Only files
+// that writers of checkpoints make are removed: a folder with another file in it stays, with that file. Returns the
 // removed folders, oldest first. Continues after an error and returns the first. A process that reads or writes a
 // removed one finds it gone. REQUIRES: keep >= 1.
 absl::StatusOr<std::vector<std::string>> RemoveOld(const std::string& root, int64_t keep,

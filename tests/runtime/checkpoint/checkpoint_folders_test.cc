@@ -130,6 +130,22 @@ TEST_CASE("some checkpoints are kept, however old and whatever their state, and 
   CHECK(Names(dir.path()) == std::vector<std::string>{Folder(40)});
 }
 
+TEST_CASE("what people put into a checkpoint's folder outlives the checkpoint") {
+  const TempDir dir;
+  const ModelSpec model = SmallModel(1);
+  for (const int64_t iteration : {10, 20, 30}) {
+    WrittenCheckpoint(dir.path(), model, iteration);
+  }
+  dir.Write(Folder(10) + "/eval.json", "mine");
+  dir.Write(Folder(30) + "/eval.json", "mine");
+  fs::create_directory(CheckpointFolder(dir.path(), 10) + "/hf");
+  CHECK(*RemoveOld(dir.path(), 1) == std::vector<std::string>{CheckpointFolder(dir.path(), 20)});
+  CHECK(Names(CheckpointFolder(dir.path(), 10)) == std::vector<std::string>{"eval.json", "hf"});
+  WrittenCheckpoint(dir.path(), model, 30);  // once more
+  CHECK(Content(CheckpointFolder(dir.path(), 30) + "/eval.json") == "mine");
+  CHECK(RemoveOld(dir.path(), 1)->empty());
+}
+
 TEST_CASE("leftovers stay while no checkpoint is complete") {
   const TempDir dir;
   REQUIRE(BeginCheckpoint(dir.path(), 1).ok());
