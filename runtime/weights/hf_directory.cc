@@ -61,6 +61,11 @@ absl::StatusOr<ShardIndex> ParseIndex(const MappedFile& file) {
   return index;
 }
 
+std::vector<ParameterTensor> AllTensors(const ModelSpec& model) {
+  return ParameterTensors(model,
+                          {.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true, .has_head = true});
+}
+
 bool FollowsFromConfiguration(std::string_view tensor) { return tensor.ends_with(".rotary_emb.inv_freq"); }
 
 }  // namespace
@@ -143,8 +148,7 @@ absl::Status HfDirectory::OpenShard(const std::string& file_name) {
 absl::Status HfDirectory::CheckHoldsOnly(const ModelSpec& model) const {
   // A tied head may be stored, too, and the frequencies of rotary embeddings follow from rope_theta.
   std::set<std::string, std::less<>> known = {std::string(kHead)};
-  for (const ParameterTensor& tensor : ParameterTensors(
-           model, {.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true, .has_head = true})) {
+  for (const ParameterTensor& tensor : AllTensors(model)) {
     known.insert(tensor.name);
   }
   for (const auto& [tensor, file] : file_of_) {
@@ -154,6 +158,14 @@ absl::Status HfDirectory::CheckHoldsOnly(const ModelSpec& model) const {
           "config.json",
           directory_, file, tensor));
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status HfDirectory::CheckHoldsAll(const ModelSpec& model) const {
+  for (const ParameterTensor& tensor : AllTensors(model)) {
+    GP_ASSIGN_OR_RETURN(const SafetensorsFile* const shard, Find(tensor.name, tensor.shape));
+    GP_RETURN_IF_ERROR(shard->CheckTensor(tensor.name, tensor.shape));
   }
   return absl::OkStatus();
 }
@@ -175,8 +187,8 @@ absl::Status HfDirectory::CheckTiedHead(const ModelSpec& model) const {
                    directory_, head->second, kHead, kEmbedding));
 }
 
-absl::Status HfDirectory::Read(std::string_view name, const std::vector<int64_t>& shape,
-                               std::span<float> values) const {
+absl::StatusOr<const SafetensorsFile*> HfDirectory::Find(std::string_view name,
+                                                         const std::vector<int64_t>& shape) const {
   const auto file = file_of_.find(name);
   if (file == file_of_.end()) {
     return absl::NotFoundError(fmt::format("{}: tensor {} is missing; {}", directory_, name,
@@ -193,7 +205,13 @@ absl::Status HfDirectory::Read(std::string_view name, const std::vector<int64_t>
         "say vocab_size: {} in config.json, or cut them off (resize_token_embeddings of transformers)",
         shard.path(), name, stored[0], stored[0] - shape[0], shape[0], stored[0]));
   }
-  return shard.Read(name, shape, values);
+  return &shard;
+}
+
+absl::Status HfDirectory::Read(std::string_view name, const std::vector<int64_t>& shape,
+                               std::span<float> values) const {
+  GP_ASSIGN_OR_RETURN(const SafetensorsFile* const shard, Find(name, shape));
+  return shard->Read(name, shape, values);
 }
 
 }  // namespace geopipe

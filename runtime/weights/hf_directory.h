@@ -25,6 +25,9 @@ class HfDirectory {
   // InvalidArgument names a tensor that is no part of `model`, which would train without it.
   absl::Status CheckHoldsOnly(const ModelSpec& model) const;
 
+  // Errors of Read for the first tensor of `model` that is missing, or of another shape or kind. Reads no weights.
+  absl::Status CheckHoldsAll(const ModelSpec& model) const;
+
   // InvalidArgument: a tied model has a head of its own here that differs from the embedding. Reads both tensors.
   absl::Status CheckTiedHead(const ModelSpec& model) const;
 
@@ -36,6 +39,9 @@ class HfDirectory {
 
  private:
   explicit HfDirectory(std::string directory) : directory_(std::move(directory)) {}
+
+  // The shard that has the tensor with this shape. Errors: those of Read.
+  absl::StatusOr<const SafetensorsFile*> Find(std::string_view name, const std::vector<int64_t>& shape) const;
 
   absl::Status OpenShards();
   absl::Status OpenIndexed(const MappedFile& index_file);

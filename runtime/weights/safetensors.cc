@@ -221,8 +221,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
   return file;
 }
 
-absl::Status SafetensorsFile::Read(std::string_view name, const std::vector<int64_t>& shape,
-                                   std::span<float> values) const {
+absl::Status SafetensorsFile::CheckTensor(std::string_view name, const std::vector<int64_t>& shape) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
     return absl::NotFoundError(fmt::format("{}: tensor {} is missing; the model needs it", path(), name));
@@ -234,11 +233,14 @@ absl::Status SafetensorsFile::Read(std::string_view name, const std::vector<int6
                     "config.json",
                     path(), name, fmt::join(tensor.shape, ", "), fmt::join(shape, ", ")));
   }
-  const std::optional<FloatFormat> format = ParseDtype(tensor.dtype);
-  if (!format.has_value()) {
-    return UnreadableDtype(*this, name);
-  }
-  DecodeFloats(*format, tensor.bytes, values);
+  return ParseDtype(tensor.dtype).has_value() ? absl::OkStatus() : UnreadableDtype(*this, name);
+}
+
+absl::Status SafetensorsFile::Read(std::string_view name, const std::vector<int64_t>& shape,
+                                   std::span<float> values) const {
+  GP_RETURN_IF_ERROR(CheckTensor(name, shape));
+  const StoredTensor& tensor = tensors_.find(name)->second;
+  DecodeFloats(*ParseDtype(tensor.dtype), tensor.bytes, values);
   return absl::OkStatus();
 }
 

@@ -39,8 +39,12 @@ class SafetensorsFile {
   const std::string& path() const { return file_.path(); }
   const std::map<std::string, StoredTensor, std::less<>>& tensors() const { return tensors_; }
 
-  // Converts a tensor to fp32. NotFound: no such tensor. InvalidArgument: another shape (expected and found), or a
-  // dtype that is none of F32, BF16, F16. REQUIRES: values.size() is the number of elements of `shape`.
+  // NotFound: no such tensor. InvalidArgument: another shape (expected and found), or a dtype that is none of F32,
+  // BF16, F16.
+  absl::Status CheckTensor(std::string_view name, const std::vector<int64_t>& shape) const;
+
+  // Converts a tensor to fp32. Errors: those of CheckTensor. REQUIRES: values.size() is the number of elements of
+  // `shape`.
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) const;
 
  private:

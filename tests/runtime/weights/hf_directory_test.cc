@@ -120,6 +120,22 @@ TEST_CASE("a tensor that the model does not have is refused, and one that follow
             .find("q_proj.bias is not part of the model") != std::string::npos);
 }
 
+TEST_CASE("a model of which tensors are missing or of another shape is refused before any weight is read") {
+  const ModelSpec model = TestModel(false);
+  const TempDir dir;
+  WriteShard(dir.path() + "/model.safetensors", model, 0, static_cast<int>(AllTensors(model).size()));
+  const absl::StatusOr<HfDirectory> directory = HfDirectory::Open(dir.path());
+  REQUIRE(directory.ok());
+  CHECK(directory->CheckHoldsAll(model).ok());
+  ModelSpec other = model;
+  ++other.num_hidden_layers;
+  CHECK(directory->CheckHoldsAll(other).code() == absl::StatusCode::kNotFound);
+  other = model;
+  other.vocab_size += 3;
+  CHECK(std::string(directory->CheckHoldsAll(other).message()).find("has shape [10, 8], the model needs [13, 8]") !=
+        std::string::npos);
+}
+
 TEST_CASE("a directory that lacks something says what") {
   const ModelSpec model = TestModel(false);
   const int count = static_cast<int>(AllTensors(model).size());
