@@ -114,26 +114,6 @@ absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern) {
   return paths;
 }
 
-absl::StatusOr<std::set<std::string>> ResolvedPaths(const std::vector<std::string>& patterns) {
-  std::set<std::string> resolved;  // std::string compares bytes as unsigned, independent of the locale
-  for (const std::string& pattern : patterns) {
-    GP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Expand(pattern));
-    for (const std::string& path : paths) {
-      std::error_code error;
-      const fs::path canonical = fs::canonical(path, error);
-      // A path that does not resolve is kept as it is, and opening it says why.
-      resolved.insert(error ? path : canonical.string());
-    }
-  }
-  if (resolved.size() > kMaxTextFiles) {
-    return absl::FailedPreconditionError(
-        fmt::format("data.path: {} files, at most {} can be open at once; join them into fewer files, or tokenize them "
-                    "into data.format: tokens",
-                    resolved.size(), kMaxTextFiles));
-  }
-  return resolved;
-}
-
 // The kinds of text are text; of unknown bytes a twentieth are control characters where they are none.
 absl::Status CheckIsText(const DataFiles& files, size_t index, int64_t begin) {
   const std::string& path = files.path_of(index);
@@ -160,9 +140,29 @@ absl::Status CheckIsText(const DataFiles& files, size_t index, int64_t begin) {
 
 }  // namespace
 
+absl::StatusOr<std::vector<std::string>> TextFiles(const std::vector<std::string>& patterns) {
+  std::set<std::string> resolved;  // std::string compares bytes as unsigned, independent of the locale
+  for (const std::string& pattern : patterns) {
+    GP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Expand(pattern));
+    for (const std::string& path : paths) {
+      std::error_code error;
+      const fs::path canonical = fs::canonical(path, error);
+      // A path that does not resolve is kept as it is, and opening it says why.
+      resolved.insert(error ? path : canonical.string());
+    }
+  }
+  if (resolved.size() > kMaxTextFiles) {
+    return absl::FailedPreconditionError(
+        fmt::format("data.path: {} files, at most {} can be open at once; join them into fewer files, or tokenize them "
+                    "into data.format: tokens",
+                    resolved.size(), kMaxTextFiles));
+  }
+  return std::vector<std::string>(resolved.begin(), resolved.end());
+}
+
 absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns) {
-  GP_ASSIGN_OR_RETURN(const std::set<std::string> paths, ResolvedPaths(patterns));
-  GP_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open({paths.begin(), paths.end()}));
+  GP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, TextFiles(patterns));
+  GP_ASSIGN_OR_RETURN(DataFiles files, DataFiles::Open(paths));
   if (files.bytes() == 0) {
     return absl::InvalidArgumentError(
         fmt::format("{}: data.path holds no text ({} files, all empty); name files with text",

@@ -113,6 +113,7 @@ ValueType<std::string> PathValue(std::string base) {
   return TextValue<std::string>(
       "path",
       [base = std::move(base)](const std::string& text) -> absl::StatusOr<std::string> {
+        GP_RETURN_IF_ERROR(CheckIsPath(text));
         if (base.empty()) {
           GP_RETURN_IF_ERROR(RefuseHome(text));
           return text.empty() ? text : std::filesystem::path(text).lexically_normal().string();

@@ -51,6 +51,22 @@ TEST_CASE("another's home is not looked up, and none is made up") {
   }
 }
 
+TEST_CASE("what other programs take for a path is none") {
+  for (const char* path : {"/x/y", "x", "", "a:b", "a:/b", "://x", "x$", "$1", "/$ x", "/data/a$", "C:/x"}) {
+    CAPTURE(path);
+    CHECK(CheckIsPath(path).ok());
+  }
+  for (const char* path : {"s3://bucket/x", "https://example.org", "file:///tmp/x", "hdfs+v2://x"}) {
+    CHECK(CheckIsPath(path).message() ==
+          "'" + std::string(path) +
+              "' is an address, and only files are read and written; mount or copy what is there, and write its path");
+  }
+  for (const char* path : {"$HOME/x", "/scratch/$USER", "${DATA}/x", "x/$_y"}) {
+    CHECK(CheckIsPath(path).message() ==
+          "'" + std::string(path) + "' has a variable, and variables are not expanded in a file; write the whole path");
+  }
+}
+
 TEST_CASE("a daemon takes whole paths alone") {
   CHECK(RefuseHome("/x/~").ok());
   CHECK(RefuseHome("~/x").message() == "'~/x' begins with ~, which means nothing to a daemon; write the whole path");
