@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/job_inputs.h"
+#include "coordinator/cli/files/job_inputs.h"
 #include "coordinator/cli/run_flags.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"

@@ -47,6 +47,10 @@ absl::StatusOr<CheckpointList> CheckpointsAt(const std::string& path) {
         "no folder: name the folder of a checkpoint or of a job's checkpoints, with --path DIR");
   }
   std::error_code error;
+  if (fs::exists(path, error) && !fs::is_directory(path, error)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{}: is no folder; name the folder of a checkpoint or of a job's checkpoints", path));
+  }
   if (!fs::is_directory(path, error)) {
     return absl::NotFoundError(
         fmt::format("{}: there is no such folder; name the folder of a checkpoint or of a job's checkpoints", path));

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <chrono>
+#include <cstdlib>
 #include <utility>
 
 #include "coordinator/cli/verb.h"
@@ -36,8 +37,11 @@ absl::Status CheckServer(std::string_view server) {
   const bool v6 = host.starts_with('[') && host.ends_with(']');
   if (host.empty() || host.find('/') != std::string_view::npos || (!v6 && host.find(':') != std::string_view::npos) ||
       !port.ok() || *port < 1 || *port > 65'535) {
-    return absl::InvalidArgumentError(
-        fmt::format("--server: '{}' is not host:port; write it like {}", server, kDefaultCoordinator));
+    const char* from_environment = std::getenv("GEOPIPE_SERVER");
+    return absl::InvalidArgumentError(fmt::format(
+        "{}: '{}' is not host:port; write it like {}",
+        from_environment != nullptr && server == from_environment ? "environment variable GEOPIPE_SERVER" : "--server",
+        server, kDefaultCoordinator));
   }
   return absl::OkStatus();
 }

@@ -54,7 +54,8 @@ absl::StatusOr<double> ParseValue(SweepKey key, std::string_view text) {
 absl::StatusOr<SweepAxis> ParseAxis(std::string_view text, int32_t steps) {
   const size_t equals = text.find('=');
   const size_t dots = text.find("..");
-  if (equals == std::string_view::npos || dots == std::string_view::npos || dots < equals) {
+  if (equals == std::string_view::npos || dots == std::string_view::npos || dots < equals ||
+      text.substr(dots + 2).starts_with('.')) {
     return absl::InvalidArgumentError(
         "it must name a figure, its first value and its last, like bandwidth=10Gbps..400Gbps");
   }

@@ -15,7 +15,7 @@
 
 #include "coordinator/cli/asked_cluster.h"
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/job_inputs.h"
+#include "coordinator/cli/files/job_inputs.h"
 #include "coordinator/cli/plan_sweep.h"
 #include "coordinator/cli/render/alternatives_output.h"
 #include "coordinator/cli/render/explanation_output.h"

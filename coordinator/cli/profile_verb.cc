@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/output_files.h"
+#include "coordinator/cli/files/output_files.h"
 #include "coordinator/cli/verb.h"
 #include "coordinator/spec/profile_file.h"
 #include "optimizer/base/quantities.h"

@@ -43,22 +43,22 @@ absl::StatusOr<RunOptions> RunFlags::Resolve() const {
     run.schedule_csv = ToCsv(given);
   }
   if (!schedule.empty()) {
-    GP_ASSIGN_OR_RETURN(run.schedule, ParseScheduleKind(schedule));
+    GP_ASSIGN_OR_RETURN(run.schedule, InFlag("--schedule", ParseScheduleKind(schedule)));
   }
-  GP_ASSIGN_OR_RETURN(run.comm, ParseCommMode(comm));
+  GP_ASSIGN_OR_RETURN(run.comm, InFlag("--comm", ParseCommMode(comm)));
   if (run.comm == CommMode::kRendezvous) {
     return absl::InvalidArgumentError(
         "--comm rendezvous exists in 'geopipectl simulate' alone: use nonblocking or blocking");
   }
   if (!delta_n.empty()) {
-    GP_ASSIGN_OR_RETURN(run.delta_n, ParseDeltaN(delta_n));
+    GP_ASSIGN_OR_RETURN(run.delta_n, InFlag("--delta-n", ParseDeltaN(delta_n)));
     if (run.schedule && !RowOf(*run.schedule).uses_delta_n) {
       return absl::InvalidArgumentError(fmt::format("--delta-n belongs to {}: schedule {} has none",
                                                     ScheduleNames(&ScheduleRow::uses_delta_n), schedule));
     }
     run.schedule = run.schedule.value_or(ScheduleKind::kGeoPipe);
   }
-  GP_ASSIGN_OR_RETURN(run.backend, ParseBackendKind(backend));
+  GP_ASSIGN_OR_RETURN(run.backend, InFlag("--backend", ParseBackendKind(backend)));
   GP_RETURN_IF_ERROR(CheckBuilt(run.backend));
   run.pace = pace;
   if (!case_path.empty()) {

@@ -91,18 +91,19 @@ absl::StatusOr<Simulated> SimulateCase(const SimulateFlags& flags) {
                     flags.case_path, costs.shape.stages, costs.shape.micro_batches, size, kMaxSimulatedMicroBatches));
   }
   if (!flags.comm.empty()) {
-    GP_ASSIGN_OR_RETURN(costs.comm, ParseCommMode(flags.comm));
+    GP_ASSIGN_OR_RETURN(costs.comm, InFlag("--comm", ParseCommMode(flags.comm)));
   }
   Schedule schedule;
   if (!flags.schedule_csv.empty()) {
     simulated.schedule = "csv";
     GP_ASSIGN_OR_RETURN(schedule, ReadScheduleFile(flags.schedule_csv, costs.shape));
   } else {
-    GP_ASSIGN_OR_RETURN(const ScheduleKind kind, ParseScheduleKind(flags.schedule));
+    GP_ASSIGN_OR_RETURN(const ScheduleKind kind, InFlag("--schedule", ParseScheduleKind(flags.schedule)));
     simulated.schedule = flags.schedule;
     std::vector<int32_t> boundary_delta_n(costs.boundaries.size(), 0);
     if (RowOf(kind).uses_delta_n) {
-      GP_ASSIGN_OR_RETURN(simulated.delta_n, ParseDeltaN(flags.delta_n.empty() ? "1" : flags.delta_n));
+      GP_ASSIGN_OR_RETURN(simulated.delta_n,
+                          InFlag("--delta-n", ParseDeltaN(flags.delta_n.empty() ? "1" : flags.delta_n)));
       GP_ASSIGN_OR_RETURN(boundary_delta_n, SpreadDeltaN(costs, simulated.delta_n));
     } else if (!flags.delta_n.empty()) {
       return absl::InvalidArgumentError(fmt::format("--delta-n belongs to {}: schedule {} has none",

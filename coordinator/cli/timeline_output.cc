@@ -25,9 +25,10 @@ bool TimelineFlags::to_standard_output() const {
 }
 
 absl::Status TimelineFlags::Check(const FlagSet& flags, std::span<const NamedFile> inputs) const {
-  GP_RETURN_IF_ERROR(CheckOutputs(
-      inputs, std::array<NamedFile, 3>{
-                  {{"--export-csv", export_csv}, {"--export-trace", export_trace}, {"--export-svg", export_svg}}}));
+  const std::array<NamedFile, 3> outputs{
+      {{"--export-csv", export_csv}, {"--export-trace", export_trace}, {"--export-svg", export_svg}}};
+  GP_RETURN_IF_ERROR(CheckOutputs(inputs, outputs));
+  GP_RETURN_IF_ERROR(CheckPlaces(outputs));
   for (const std::string_view other : {"gantt", "format"}) {
     if (to_standard_output() && flags.given(other)) {
       return absl::InvalidArgumentError(

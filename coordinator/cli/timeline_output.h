@@ -7,7 +7,7 @@
 #include <span>
 #include <string>
 
-#include "coordinator/cli/output_files.h"
+#include "coordinator/cli/files/output_files.h"
 #include "coordinator/cli/render/timeline_labels.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan/plan_params.h"

@@ -2,7 +2,7 @@
 #include <fmt/format.h>
 
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/output_files.h"
+#include "coordinator/cli/files/output_files.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/trace_data.h"
 #include "coordinator/cli/verb.h"

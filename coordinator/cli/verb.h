@@ -3,6 +3,7 @@
 
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
+#include <fmt/format.h>
 
 #include <cstdint>
 #include <initializer_list>
@@ -71,6 +72,14 @@ absl::Status CheckJobName(std::string_view name);
 
 // "a,b" to {"a", "b"}, "" to {""}.
 std::vector<std::string> Split(std::string_view text, char separator);
+
+// An error of what a flag was given begins with the flag.
+template <class T>
+absl::StatusOr<T> InFlag(std::string_view flag, absl::StatusOr<T> value) {
+  return value.ok()
+             ? std::move(value)
+             : absl::Status(value.status().code(), fmt::format("{}: {}", flag, std::string(value.status().message())));
+}
 
 // "2,1" to {2, 1}. InvalidArgument for anything but non-negative numbers.
 absl::StatusOr<std::vector<int32_t>> ParseDeltaN(std::string_view text);

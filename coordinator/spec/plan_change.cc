@@ -15,6 +15,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/groups/node_groups.h"
 #include "runtime/base/suggest.h"
+#include "runtime/base/utf8.h"
 #include "runtime/manifest/hf_config.h"
 #include "runtime/manifest/job_schema.h"
 
@@ -365,7 +366,7 @@ absl::StatusOr<std::vector<PlanChange>> ApplyChanges(std::span<const std::string
                                                      JobSpec& job, ClusterSpec& cluster) {
   std::vector<PlanChange> made;
   for (const std::string& text : changes) {
-    const std::string source = fmt::format("{} {}", flag, text);
+    const std::string source = fmt::format("{} {}", flag, Excerpt(text));
     const size_t equals = text.find('=');
     if (equals == std::string::npos || equals == 0) {
       return Behind(source, absl::InvalidArgumentError(

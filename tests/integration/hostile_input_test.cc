@@ -358,11 +358,13 @@ TEST_CASE("hostile input: a keeper's table that is none is told when the agent s
   CHECK_THAT(agent.err(), Catch::Contains("warning"));
 }
 
-TEST_CASE("hostile input: less data than one iteration takes fails the job") {
+TEST_CASE("hostile input: less data than one iteration takes") {
   const Files files;
   files.Write("short.txt", std::string(129, 'x'));
   files.ChangeJob(SourcePath("LICENSE"), files.Path("short.txt"));
-  CheckRefused(files.Playground(), {"short.txt: data.path holds 4 samples of 32 tokens, fewer than the 16"}, 1);
+  CheckRefused(files.Playground(), {"job.yaml:16:", "spec.data.path: ",
+                                    "short.txt: 131 tokens are in data.path, fewer "
+                                    "than the 512 of one iteration"});
 }
 
 }  // namespace

@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/job_inputs.h"
-#include "coordinator/cli/output_files.h"
+#include "coordinator/cli/files/job_inputs.h"
+#include "coordinator/cli/files/output_files.h"
 #include "coordinator/cli/playground/playground_cluster.h"
 #include "coordinator/cli/playground/playground_compare.h"
 #include "coordinator/cli/playground/playground_course.h"
@@ -257,12 +257,15 @@ absl::StatusOr<std::filesystem::path> FolderOf(const PlaygroundFlags& flags, con
 // The folder's logs are removed and its other files written anew, so nothing that the run reads may be there.
 absl::Status CheckFolder(const PlaygroundFlags& flags, const JobSpec& job) {
   GP_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOf(flags, job));
+  std::error_code error;
+  if (std::filesystem::exists(flags.output, error) && !std::filesystem::is_directory(flags.output, error)) {
+    return absl::InvalidArgumentError(fmt::format("--output {} is no folder; name one, it is made", flags.output));
+  }
   std::vector<NamedFile> inputs = FilesOfJob(job);
   inputs.insert(inputs.end(), {{"--job", flags.job_path},
                                {"--topology", flags.topology_path},
                                {"--case", flags.run.case_path},
                                {"--schedule-csv", flags.run.schedule_csv}});
-  std::error_code error;
   const std::filesystem::path logs = std::filesystem::weakly_canonical(folder / "logs", error);
   for (const NamedFile& input : inputs) {
     const std::filesystem::path below = std::filesystem::weakly_canonical(input.path, error).lexically_relative(logs);

@@ -27,6 +27,10 @@ inline constexpr std::string_view kStandardStream = "-";
 // Devices and pipes may be named several times.
 absl::Status CheckOutputs(std::span<const NamedFile> inputs, std::span<const NamedFile> outputs);
 
+// InvalidArgument: an output is a folder, or its folder is not there or takes no files. Asked before the work begins,
+// which would be lost for want of a place. Nothing is touched.
+absl::Status CheckPlaces(std::span<const NamedFile> outputs);
+
 // Files named by the job that a run or a plan reads: its data, and config.json and weights of model.init_from.
 std::vector<NamedFile> FilesOfJob(const JobSpec& job);
 

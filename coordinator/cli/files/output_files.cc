@@ -1,9 +1,11 @@
-#include "coordinator/cli/output_files.h"
+#include "coordinator/cli/files/output_files.h"
 
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstring>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -11,6 +13,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
 #include "runtime/base/output.h"
+#include "runtime/data/text_corpus.h"
 
 namespace geopipe {
 namespace {
@@ -58,6 +61,38 @@ Identity IdentityOf(const fs::path& path, bool is_input) {
   return identity;
 }
 
+absl::Status CheckPlace(const NamedFile& output) {
+  const Identity identity = IdentityOf(output.path, /*is_input=*/false);
+  std::error_code error;
+  if (output.path == kStandardStream || identity.is_shared) {
+    return absl::OkStatus();
+  }
+  if (fs::is_directory(output.path, error)) {
+    return absl::InvalidArgumentError(
+        fmt::format("{} {} is a folder; name a file in it", output.name, output.path.string()));
+  }
+  const fs::path folder = identity.place.parent_path();
+  if (!fs::is_directory(folder, error)) {
+    return absl::InvalidArgumentError(fmt::format("{} {}: there is no folder {}; make it first, or choose another",
+                                                  output.name, output.path.string(), folder.string()));
+  }
+  if (access(folder.c_str(), W_OK) != 0) {
+    return absl::InvalidArgumentError(fmt::format("{} {}: nothing can be written in {} ({}); choose another folder",
+                                                  output.name, output.path.string(), folder.string(),
+                                                  std::strerror(errno)));
+  }
+  return absl::OkStatus();
+}
+
+// A list that names no files, or names them wrongly, is told by whoever reads it.
+std::vector<std::string> DataFilesOf(const DataSpec& data) {
+  if (data.format != DataFormat::kText) {
+    return data.paths;
+  }
+  absl::StatusOr<std::vector<std::string>> files = TextFiles(data.paths);
+  return files.ok() ? *std::move(files) : data.paths;
+}
+
 }  // namespace
 
 absl::Status CheckOutputs(std::span<const NamedFile> inputs, std::span<const NamedFile> outputs) {
@@ -85,9 +120,18 @@ absl::Status CheckOutputs(std::span<const NamedFile> inputs, std::span<const Nam
   return absl::OkStatus();
 }
 
+absl::Status CheckPlaces(std::span<const NamedFile> outputs) {
+  for (const NamedFile& output : outputs) {
+    if (!output.path.empty()) {
+      GP_RETURN_IF_ERROR(CheckPlace(output));
+    }
+  }
+  return absl::OkStatus();
+}
+
 std::vector<NamedFile> FilesOfJob(const JobSpec& job) {
   std::vector<NamedFile> files;
-  for (const std::string& path : job.data.paths) {
+  for (const std::string& path : DataFilesOf(job.data)) {
     files.push_back({"the job's data.path", path});
   }
   if (job.init_from.empty()) {

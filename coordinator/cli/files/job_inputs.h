@@ -15,8 +15,8 @@ namespace geopipe {
 // is.
 absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path);
 
-// CheckDataHere, and InvalidArgument for weights that are no model of the job's, of which it reads headers, and of a
-// tied model with a head of its own both tensors.
+// CheckDataHere, and InvalidArgument for data too short for an iteration and for weights that are no model of the
+// job's, of which it reads headers, and of a tied model with a head of its own both tensors.
 absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path);
 
 }  // namespace geopipe

@@ -1,4 +1,4 @@
-#include "coordinator/cli/output_files.h"
+#include "coordinator/cli/files/output_files.h"
 
 #include <catch2/catch.hpp>
 #include <filesystem>
@@ -46,6 +46,27 @@ TEST_CASE("an output is no input and no other output, by whatever name") {
   CHECK(check("/dev/null", {{"--export-csv", "/dev/null"}, {"--export-svg", "/dev/null"}}).empty());
 }
 
+TEST_CASE("an output has a folder that takes files, or is refused before any work") {
+  const TempDir dir;
+  const auto check = [](const fs::path& output) {
+    return std::string(CheckPlaces(std::vector<NamedFile>{{"--export-csv", output}}).message());
+  };
+  const fs::path folder = dir.path();
+  fs::create_directory(folder / "below");
+  fs::create_symlink("below/new", folder / "link");
+  for (const fs::path& good : {fs::path(), fs::path("-"), fs::path("/dev/full"), fs::path("new"), folder / "new",
+                               folder / "link", folder / "below" / ".." / "new"}) {
+    CAPTURE(good);
+    CHECK(check(good).empty());
+  }
+  CHECK(check(folder) == "--export-csv " + folder.string() + " is a folder; name a file in it");
+  CHECK_THAT(check(folder / "none" / "new"),
+             Catch::Contains(": there is no folder ") && Catch::EndsWith("/none; make it first, or choose another"));
+  if (fs::path sealed = "/proc/1"; fs::is_directory(sealed)) {
+    CHECK_THAT(check(sealed / "new"), Catch::Contains("nothing can be written in /proc/1 ("));
+  }
+}
+
 TEST_CASE("what a job reads is an input too") {
   const TempDir dir;
   const fs::path config = dir.Write("config.json", "{}");
@@ -58,6 +79,10 @@ TEST_CASE("what a job reads is an input too") {
     CHECK_FALSE(CheckOutputs(FilesOfJob(job), std::vector<NamedFile>{{"--export-csv", path}}).ok());
   }
   CHECK(CheckOutputs(FilesOfJob(job), std::vector<NamedFile>{{"--export-csv", config.parent_path() / "new"}}).ok());
+  const fs::path data = job.data.paths.front();
+  job.data.format = DataFormat::kText;
+  job.data.paths = {(data.parent_path() / "d*.t?t").string()};
+  CHECK_FALSE(CheckOutputs(FilesOfJob(job), std::vector<NamedFile>{{"--export-csv", data}}).ok());
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
-#include "coordinator/cli/job_inputs.h"
+#include "coordinator/cli/files/job_inputs.h"
 
 #include <fmt/format.h>
 
 #include <filesystem>
+#include <memory>
 #include <system_error>
 
 #include "optimizer/base/status_macros.h"
@@ -25,6 +26,7 @@ absl::Status CheckWeights(const JobSpec& job) {
   const absl::StatusOr<HfDirectory> weights = HfDirectory::Open(job.init_from);
   GP_RETURN_IF_ERROR(weights.status());
   GP_RETURN_IF_ERROR(weights->CheckHoldsOnly(job.model));
+  GP_RETURN_IF_ERROR(weights->CheckHoldsAll(job.model));
   return weights->CheckTiedHead(job.model);
 }
 
@@ -36,15 +38,28 @@ absl::Status AtKey(std::string_view key, const absl::Status& status, const std::
                                   absl::InvalidArgumentError(fmt::format("{} {}", key, std::string(status.message()))));
 }
 
-}  // namespace
-
-absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path) {
-  const absl::Status status = OpenCorpus(job.data, job.model.vocab_size).status();
+// Data that is not here may be where the ranks are.
+absl::Status DataStatus(const absl::Status& status, const std::string& job_path) {
   return absl::IsNotFound(status) ? absl::OkStatus() : AtKey("data.path", status, job_path);
 }
 
+}  // namespace
+
+absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path) {
+  return DataStatus(OpenCorpus(job.data, job.model.vocab_size).status(), job_path);
+}
+
 absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path) {
-  GP_RETURN_IF_ERROR(CheckDataHere(job, job_path));
+  const absl::StatusOr<std::unique_ptr<Corpus>> data = OpenCorpus(job.data, job.model.vocab_size);
+  GP_RETURN_IF_ERROR(DataStatus(data.status(), job_path));
+  // However long samples are, as many tokens are needed, and the last one's target.
+  if (data.ok() && (*data)->tokens() <= job.training.tokens_per_iteration) {
+    return DataStatus(absl::InvalidArgumentError(fmt::format(
+                          "{}: {} tokens are in data.path, fewer than the {} of one iteration and one more; name more "
+                          "data, or give a smaller training.tokens_per_iteration",
+                          (*data)->files().path_of(0), (*data)->tokens(), job.training.tokens_per_iteration)),
+                      job_path);
+  }
   return job.init_from.empty() ? absl::OkStatus() : AtKey("model.init_from", CheckWeights(job), job_path);
 }
 
