@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/config/environment.h"
@@ -33,6 +34,10 @@ absl::Status ValidateLinks(const YamlDocument& document, const AgentConfig& conf
     if (!sites.insert(config.links[i].to).second) {
       return document.Error(path, fmt::format("'{}' is this site itself or has a link above; name each other site once",
                                               config.links[i].to));
+    }
+    if (config.links[i].slowdown != 1 && !config.links[i].shape) {
+      return document.Error(fmt::format("links[{}].slowdown", i),
+                            "slows down what is shaped, and this link is not; add shape: true, or leave it out");
     }
   }
   return absl::OkStatus();
@@ -111,7 +116,9 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
   // This machine sends nothing in the clear to others until there are certificates.
   const absl::Status coordinator = ParseListenAddress("coordinator", config.coordinator).status();
   if (absl::IsInvalidArgument(coordinator)) {
-    return error("coordinator", fmt::format("'{}' has no port; write it like 127.0.0.1:7070", config.coordinator));
+    return error("coordinator", fmt::format("'{}' is not host:port; write it like 127.0.0.1:7070, and IPv6 in "
+                                            "brackets, like [::1]:7070",
+                                            config.coordinator));
   }
   if (!coordinator.ok()) {
     return error("coordinator",
@@ -121,6 +128,11 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
   GP_RETURN_IF_ERROR(ValidateDataPlane(error, config));
   if (config.device.memory_bytes <= 0) {
     return error("devices.memory", "is not given; say what each device has for a job, like 2GiB");
+  }
+  if (config.device.reserve_bytes.value_or(0) >= config.device.memory_bytes) {
+    return error("devices.reserve",
+                 fmt::format("is {} of devices.memory {}; it must leave something of it",
+                             FormatBytes(*config.device.reserve_bytes), FormatBytes(config.device.memory_bytes)));
   }
   if (config.network != NetworkConfig() && !config.network.spec.given()) {
     return error("network.bandwidth",
@@ -133,7 +145,7 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
   }
   if (!config.metrics.empty()) {
     if (const absl::Status status = ParseListenAddress("metrics", config.metrics).status(); !status.ok()) {
-      return document.Error("metrics", std::string(status.message()));
+      return error("metrics", std::string(status.message()));
     }
   }
   if (config.KeeperSocketPath().size() >= sizeof(sockaddr_un::sun_path)) {

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sqlite3.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <limits>
@@ -10,6 +11,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
+#include "runtime/base/file_format.h"
 
 namespace geopipe {
 namespace {
@@ -604,6 +606,11 @@ absl::Status SqliteJobStore::AddProgress(const std::vector<JobProgress>& progres
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(std::string path, const JobStoreOptions& options) {
+  struct stat info {};
+  if (stat(path.c_str(), &info) == 0 && !S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(fmt::format(
+        "the job store {} is {}; move it away, or choose another state_dir", path, KindOfFile(info.st_mode)));
+  }
   sqlite3* raw = nullptr;
   const int code =
       sqlite3_open_v2(path.c_str(), &raw, SQLITE_OPEN_READWRITE | SQLITE_OPEN_CREATE | SQLITE_OPEN_NOMUTEX, nullptr);

@@ -187,6 +187,9 @@ absl::StatusOr<ProfileFile> ParseProfileFile(std::string_view text, std::string_
       return document.Error(path, fmt::format("{}/{}/{} is given twice; keep one", cost.site, cost.node, cost.device));
     }
   }
+  if (use != nullptr && given.entries.empty() && given.messages.empty()) {
+    return document.Error("entries", "holds no measurement, nor does messages; measure first (geopipectl profile JOB)");
+  }
   if (use != nullptr) {
     GP_RETURN_IF_ERROR(CheckUse(document, given, *use));
   }

@@ -105,7 +105,8 @@ int64_t RoundHalfUp(double value) {
   return static_cast<int64_t>(whole) + (value - whole >= 0.5 ? 1 : 0);
 }
 
-// "989e12" of "989TFLOPS" or "989 TFLOP/s": what a number with a unit would be without it; empty when it is none.
+// "989e12" of "989TFLOPS" or "989 TFLOP/s", "10e-3" of "10ms": what a number with a unit would be without it, in its
+// base unit; empty when it is none.
 std::string PlainNumber(std::string_view text) {
   constexpr std::string_view kPrefixes = "kMGTPE";
   double number = 0;
@@ -114,8 +115,14 @@ std::string PlainNumber(std::string_view text) {
   const std::string_view digits = trimmed.substr(0, static_cast<size_t>(end - trimmed.data()));
   const std::string_view unit = Trim(trimmed.substr(digits.size()));
   const size_t prefix = unit.empty() ? std::string_view::npos : kPrefixes.find(unit.front());
-  return error != std::errc() || !std::isfinite(number) || prefix == std::string_view::npos ||
-                 digits.find_first_of("eE") != std::string_view::npos
+  const bool has_exponent = digits.find_first_of("eE") != std::string_view::npos;
+  for (const auto& [name, exponent] :
+       {std::pair{"s", ""}, {"ms", "e-3"}, {"us", "e-6"}, {"µs", "e-6"}, {"ns", "e-9"}}) {
+    if (error == std::errc() && std::isfinite(number) && unit == name && !has_exponent) {
+      return fmt::format("{}{}", digits, exponent);
+    }
+  }
+  return error != std::errc() || !std::isfinite(number) || prefix == std::string_view::npos || has_exponent
              ? ""
              : fmt::format("{}e{}", digits, 3 * (prefix + 1));
 }

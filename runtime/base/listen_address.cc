@@ -57,6 +57,11 @@ absl::StatusOr<ListenAddress> ParseListenAddress(std::string_view key, std::stri
         fmt::format("{} is \"{}\"; write it as host:port, like 127.0.0.1:7070", key, text));
   }
   address.host = std::string(text.substr(0, colon));
+  if (address.host.empty() || address.host.find('/') != std::string::npos ||
+      (address.host.find(':') != std::string::npos && address.host.front() != '[')) {
+    return absl::InvalidArgumentError(fmt::format(
+        "{} is \"{}\"; write it as host:port, like 127.0.0.1:7070, and IPv6 in brackets, like [::1]:7070", key, text));
+  }
   if (address.host.size() >= 2 && address.host.front() == '[' && address.host.back() == ']') {
     address.host = address.host.substr(1, address.host.size() - 2);
   }

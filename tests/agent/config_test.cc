@@ -102,7 +102,11 @@ TEST_CASE("mistakes in the configuration are named with their place") {
   const auto [change, to, message] = GENERATE(table<std::string, std::string, std::string>({
       {"site: east", "sitee: east", "agent.yaml:1:1"},
       {"site: east\n", "", "site"},
-      {"coordinator: 127.0.0.1:7070", "coordinator: 127.0.0.1", "has no port"},
+      {"coordinator: 127.0.0.1:7070", "coordinator: 127.0.0.1", "is not host:port"},
+      {"coordinator: 127.0.0.1:7070", "coordinator: ::1:7070", "IPv6 in brackets, like [::1]:7070"},
+      {"memory: 2GiB", "memory: 2GiB, reserve: 2GiB", "devices.reserve: is 2GiB of devices.memory 2GiB; it must leave"},
+      {"latency: 5ms, ", "latency: 5ms, slowdown: 2, shape: false, ",
+       "slows down what is shaped, and this link is not"},
       {"coordinator: 127.0.0.1:7070", "coordinator: 10.0.0.1:7070", "agent.yaml:2:14"},
       {"coordinator: 127.0.0.1:7070", "coordinator: 10.0.0.1:7070", "without certificates"},
       {"count: 2", "count: 0", "it must be from 1 to"},

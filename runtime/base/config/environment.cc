@@ -22,6 +22,12 @@ absl::Status CheckEnvironmentNames(std::string_view prefix, std::span<const std:
     const std::string_view text = *variable;
     const std::string_view name = text.substr(0, text.find('='));
     if (name.starts_with(prefix) && std::ranges::find(names, name) == names.end()) {
+      const std::string group = fmt::format("{}_", name);
+      const auto inside = std::ranges::find_if(names, [&](const std::string& each) { return each.starts_with(group); });
+      if (inside != names.end()) {
+        return absl::InvalidArgumentError(
+            fmt::format("environment variable {}: is a map; set its keys, such as {}", name, *inside));
+      }
       const std::string hint = DidYouMean(name, names);
       return absl::InvalidArgumentError(fmt::format("environment variable {}: no key of the configuration{}",
                                                     Excerpt(name), hint.empty() ? "; leave it out" : hint));

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -341,6 +342,12 @@ absl::StatusOr<YamlDocument> ParseJsonDocument(std::string_view text, std::strin
   constexpr std::string_view kByteOrderMark = "\xef\xbb\xbf";
   if (text.starts_with(kByteOrderMark)) {
     return document.Error({1, 1}, "", "not valid JSON: a byte order mark stands before it; save the file without one");
+  }
+  if (text.substr(std::min(text.find_first_not_of(" \t\r\n"), text.size())).starts_with('<')) {
+    return document.Error(
+        {1, 1}, "",
+        "not valid JSON but a page of HTML or XML; download the file itself, with a login if its model "
+        "asks for one");
   }
   if (!IsUtf8(text) || text.find('\0') != std::string_view::npos) {
     return document.Error({}, "", "not valid JSON: not UTF-8 text");

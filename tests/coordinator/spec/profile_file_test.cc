@@ -91,6 +91,9 @@ TEST_CASE("Each mistake in a profile is one sentence at its place") {
   const std::string messages = "apiVersion: geopipe/v1\nkind: Profile\nentries: []\nmessages:\n";
   CHECK(error(messages + message).empty());
   CHECK(error(messages + message + message) == "p.yaml:6:3: messages[1]: a/n/0 is given twice; keep one");
+  CHECK(error("apiVersion: geopipe/v1\nkind: Profile\nentries: []\n").empty());
+  CHECK(ParseProfileFile("apiVersion: geopipe/v1\nkind: Profile\nentries: []\n", "p.yaml", &use).status().message() ==
+        "p.yaml:3:1: entries: holds no measurement, nor does messages; measure first (geopipectl profile JOB)");
   CHECK(error("apiVersion: geopipe/v1\nkind: TrainingJob\nentries: []\n") ==
         "p.yaml:2:7: kind: 'TrainingJob' is not one of Profile");
   CHECK(error("apiVersion: geopipe/v1\nkind: Profile\nentries:\n" + entry("1")) ==

@@ -48,6 +48,10 @@ TEST_CASE("A wrong quantity is refused with an example") {
   CHECK(ParseBandwidth("1e300Gbps").status().message() ==
         "'1e300Gbps' is too large; the largest bandwidth is 8000Tbps");
   CHECK(ParseBandwidth("8000Tbps").value() == 1e15);
+  for (const auto& [text, plain] : {std::pair{"10ms", "10e-3"}, {"2.5 us", "2.5e-6"}, {"7ns", "7e-9"}, {"3s", "3"}}) {
+    CHECK(ParseNumber(text).status().message() ==
+          "'" + std::string(text) + "' has a unit and must be a plain number; write it like " + plain);
+  }
   CHECK(ParseNumber("989TFLOPS").status().message() ==
         "'989TFLOPS' has a unit and must be a plain number; write it like 989e12");
   CHECK(ParseNumber("1.5 PFLOP/s").status().message() ==

@@ -76,6 +76,9 @@ TEST_CASE("What is no JSON is refused as JSON, with its place") {
       {"[.5]", "f.json:1:2: not valid JSON: '.' stands where a value is needed"},
       {"[0x10]", "f.json:1:3: not valid JSON: 'x' stands where ',' or ']' is needed"},
       {"\xef\xbb\xbf{}", "f.json:1:1: not valid JSON: a byte order mark stands before it; save the file without one"},
+      {"\n<!DOCTYPE html>",
+       "f.json:1:1: not valid JSON but a page of HTML or XML; download the file itself, with a login if its model asks "
+       "for one"},
       {"[\"\xff\"]", "f.json: not valid JSON: not UTF-8 text"},
       {std::string("[\0]", 3), "f.json: not valid JSON: not UTF-8 text"},
   }));

@@ -120,6 +120,11 @@ TEST_CASE("A variable that is no key's is refused with the one that is meant") {
         "environment variable GEOPIPE_SCHEMA_TEST_HEARTBEAT_MISES: no key of the configuration; did you mean "
         "GEOPIPE_SCHEMA_TEST_HEARTBEAT_MISSES?");
   unsetenv("GEOPIPE_SCHEMA_TEST_HEARTBEAT_MISES");
+  setenv("GEOPIPE_SCHEMA_TEST_HEARTBEAT", "9", 1);
+  CHECK_THAT(std::string(CheckEnvironmentNames(kPrefix, keys).message()),
+             Catch::StartsWith("environment variable GEOPIPE_SCHEMA_TEST_HEARTBEAT: is a map; set its keys, such as "
+                               "GEOPIPE_SCHEMA_TEST_HEARTBEAT_"));
+  unsetenv("GEOPIPE_SCHEMA_TEST_HEARTBEAT");
   setenv("GEOPIPE_SCHEMA_TEST_SITE", "x", 1);
   CHECK(CheckEnvironmentNames(kPrefix, keys).ok());
   unsetenv("GEOPIPE_SCHEMA_TEST_SITE");
