@@ -99,7 +99,7 @@ absl::StatusOr<UniqueFd> OpenForAppending(const fs::path& path) {
     return absl::FailedPreconditionError(fmt::format(
         "cannot write {}: nobody reads it; name a file, or start what reads the pipe first", path.string()));
   }
-  // Once it is open a reader may take its time.
+  // A reader may take its time once it is open.
   if (!fd.valid() || fcntl(fd.get(), F_SETFL, O_APPEND) != 0) {
     return CannotWrite(errno, path);
   }

@@ -247,7 +247,7 @@ absl::StatusOr<std::filesystem::path> FolderOf(const PlaygroundFlags& flags, con
   std::error_code error;
   const std::filesystem::path output = std::filesystem::absolute(flags.output, error);
   if (error) {
-    return absl::FailedPreconditionError(
+    return absl::InvalidArgumentError(
         fmt::format("--output {}: the folder that this command runs in is gone ({}); change into one that exists",
                     flags.output, error.message()));
   }

@@ -111,7 +111,7 @@ void CheckPins(int part) {
       request.job = std::move(pinned.job);
       const absl::StatusOr<PlanResult> same = MakePlan(request);
       REQUIRE(same.ok());
-      // With a limit of ΔN a search through fewer choices may come a little farther.
+      // A search through fewer choices may come a little farther where ΔN is limited.
       const int64_t tolerance_ppm = job.search.max_delta_n.has_value() ? kTolerancePpm : 0;
       CHECK(IsWithin(same->prediction.iteration_ns, open_ns, tolerance_ppm));
       CHECK(IsWithin(open_ns, same->prediction.iteration_ns, tolerance_ppm));
