@@ -103,7 +103,7 @@ TEST_CASE("where nothing fits, the rank that lacks most memory says how much") {
   large = FindChoice(costs, "micro_batch_size", "32");
   REQUIRE(large != nullptr);
   CHECK_FALSE(large->iteration_ns.has_value());
-  CHECK(large->missing.starts_with("stage "));
+  CHECK(large->missing.starts_with("rank "));
   CHECK(large->missing.ends_with(" GiB too much"));
   CHECK(large->missing.find(" of 9.00 GiB, ") != std::string::npos);
 }
