@@ -164,13 +164,14 @@ TEST_CASE("a truncated weight file is named") {
 TEST_CASE("a missing tensor is named") {
   const TempFolder folder = TestFolder();
   CopyModel(folder, "\"num_hidden_layers\": 3", "\"num_hidden_layers\": 4");
-  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 1, {"FAILED", "tensor model.layers.3.", "is missing"});
+  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 2,
+               {"job.yaml:", "spec.model.init_from: ", "tensor model.layers.3.", "is missing"});
 }
 
 TEST_CASE("a tensor of the wrong shape is named with both shapes") {
   const TempFolder folder = TestFolder();
   CopyModel(folder, "\"intermediate_size\": 112", "\"intermediate_size\": 111");
-  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 1, {"FAILED", "mlp.", "111", "112"});
+  CheckRefused(PlaygroundCommand(folder, ImportingJob(folder)), 2, {"spec.model.init_from: ", "mlp.", "111", "112"});
 }
 
 TEST_CASE("a weight that is not a number is named, with its file, before anything is trained") {

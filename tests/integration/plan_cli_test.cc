@@ -389,7 +389,7 @@ TEST_CASE("a job that no plan fits ends as such in a run, too") {
   const std::string job = ChangedJob(folder, "[north, east, west]", "[north, east]");
   CheckEnded(RunCommand("geopipectl", {"playground", "--job", job, "--topology", topology, "--backend", "modelled",
                                        "--output", folder.path().string()}),
-             3, "error: job mini FAILED: no plan: ", {"stage ", "needs", "of 64.0 KiB"});
+             3, "error: job mini FAILED: no plan: ", {"pipeline rank ", "needs", "of 64.0 KiB"});
 }
 
 }  // namespace
