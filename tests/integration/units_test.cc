@@ -61,7 +61,8 @@ TEST_CASE("units and ranges: a topology file") {
 
 TEST_CASE("units and ranges: a case file, whose numbers take no units") {
   const Mistake mistake = GENERATE(values<Mistake>({
-      {"latency_s: 0.02", "latency_s: 20ms", "case.yaml:7:30: links[0].latency_s", "'20ms' has a unit and must be a plain number; write it like 20e-3"},
+      {"latency_s: 0.02", "latency_s: 20ms", "case.yaml:7:30: links[0].latency_s",
+       "'20ms' has a unit and must be a plain number; write it like 20e-3"},
       {"forward_s: 0.01", "forward_s: -0.01", "case.yaml:3:12: forward_s", "is -0.01; it must be from 1e-09 to"},
       {"devices: 4", "devices: 0", "case.yaml:1:10: devices", "is 0; it must be from 1 to"},
       {"10000000000.0", "0", "links[0].bandwidth_Bps", "is 0; it must be above 0"},
