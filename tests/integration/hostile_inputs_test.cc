@@ -32,7 +32,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kSoonNs = 30'000'000'000;  // generous: each takes a fraction of a second
-constexpr size_t kLeastOfEachKind = 20;
+constexpr size_t kMinOfEachKind = 20;
 constexpr size_t kMaxSentenceBytes = 600;
 
 struct Input {
@@ -166,7 +166,7 @@ TEST_CASE("hostile inputs: twenty of each kind are met as they should be") {
   CHECK(counts.size() == 5);
   for (const char* kind : {"crash", "hang", "data loss", "wrong acceptance", "unclear"}) {
     CAPTURE(kind);
-    CHECK(counts[kind] >= kLeastOfEachKind);
+    CHECK(counts[kind] >= kMinOfEachKind);
   }
 
   const TempFolder made = TestFolder();

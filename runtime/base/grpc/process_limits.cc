@@ -16,7 +16,7 @@
 namespace geopipe {
 namespace {
 
-constexpr rlim_t kLeastDescriptors = 16;
+constexpr rlim_t kMinDescriptors = 16;
 constexpr rlim_t kGoodDescriptors = 1024;
 
 const char* program_name = "";
@@ -55,12 +55,12 @@ absl::Status EnoughDescriptors() {
     limit.rlim_cur = std::min(kGoodDescriptors, limit.rlim_max);
     setrlimit(RLIMIT_NOFILE, &limit);
   }
-  return limit.rlim_cur >= kLeastDescriptors
+  return limit.rlim_cur >= kMinDescriptors
              ? absl::OkStatus()
              : absl::ResourceExhaustedError(
                    fmt::format("this process may have {} files and connections open, and needs {}; raise their number "
                                "(ulimit -n {})",
-                               limit.rlim_cur, kLeastDescriptors, kGoodDescriptors));
+                               limit.rlim_cur, kMinDescriptors, kGoodDescriptors));
 }
 
 void EndWhereResourcesEnd(const char* program) {

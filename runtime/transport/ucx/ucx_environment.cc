@@ -95,7 +95,7 @@ absl::Status Configure(ucp_config_t* config, const UcpContextOptions& options) {
 
 // More than a context has open while it looks for devices; with fewer than the least UCX ends the process.
 constexpr int64_t kDescriptorsOfContext = 64;
-constexpr int64_t kLeastDescriptors = 8;
+constexpr int64_t kMinDescriptors = 8;
 
 // Descriptors that this process may still open. Those it has are the lowest, but for gaps.
 int64_t FreeDescriptors() {
@@ -128,7 +128,7 @@ absl::Status UcxError(const std::string& operation, ucs_status_t status) {
 }
 
 absl::StatusOr<UcpContext> OpenUcpContext(const UcpContextOptions& options) {
-  if (const int64_t left = FreeDescriptors(); left < kLeastDescriptors) {
+  if (const int64_t left = FreeDescriptors(); left < kMinDescriptors) {
     return TooFewDescriptors(left);
   }
   RouteLog();
