@@ -20,6 +20,7 @@
 #include "optimizer/plan/bound/cluster_bound.h"
 #include "optimizer/plan/close_shapes.h"
 #include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/fewer_sites.h"
 #include "optimizer/plan/frugal_plan.h"
 #include "optimizer/plan/given_costs.h"
 #include "optimizer/plan/given_schedule.h"
@@ -31,16 +32,12 @@
 #include "optimizer/plan/report/explain.h"
 #include "optimizer/plan/report/plan_warnings.h"
 #include "optimizer/plan/shape_search.h"
-#include "optimizer/plan/space/placement.h"
 #include "optimizer/plan/space/plan_space.h"
 
 namespace geopipe {
 namespace {
 
-// With more, every choice of kMaxPermutedSites of them is too many.
-constexpr size_t kMaxSitesOfSubsets = 6;
-// Percentage that the steps after the search of the grids may still gain, about.
-constexpr int64_t kPolishPercent = 2;
+constexpr int64_t kNever = std::numeric_limits<int64_t>::max();
 
 absl::Status NoneWithMoreStages(const PlanRequest& request) {
   const int32_t per_rank = request.job.parallelism.stages_per_rank;
@@ -208,6 +205,7 @@ PlanResult Instead(const PlanRequest& request, PlanResult result, PlanResult bet
   search.evaluations += result.search.evaluations;
   search.space_size = result.search.space_size;
   search.stopped_early |= result.search.stopped_early;
+  search.cut_short |= result.search.cut_short;
   search.best_so_far_ns = std::move(result.search.best_so_far_ns);
   search.best_so_far_ns.push_back(better.prediction.iteration_ns);
   NoteMissingBandwidth(request, search);
@@ -289,6 +287,7 @@ absl::StatusOr<PlanResult> BestOfGrids(const PlanRequest& request, const CostSou
   const int64_t known_ns = std::min(result.prediction.iteration_ns, request.beat_ns);
   GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, known_ns));
   result.search.stopped_early |= grid.stopped_early;
+  result.search.cut_short = grid.cut_short;
   if (!grid.better.has_value()) {
     result.search.evaluations += grid.evaluations;
     return result;
@@ -349,71 +348,17 @@ absl::StatusOr<PlanResult> Polished(const PlanRequest& request, const CostSource
   return result;
 }
 
-// Every choice of as many sites as all orders of are tried.
-std::vector<std::vector<std::string>> SubsetsOfSites(const ClusterSpec& cluster) {
-  const std::vector<std::string> names = cluster.SiteNames();
-  std::vector<bool> is_in(names.size(), false);
-  std::fill(is_in.begin(), is_in.begin() + std::min<std::ptrdiff_t>(kMaxPermutedSites, std::ssize(names)), true);
-  std::vector<std::vector<std::string>> subsets;
-  do {
-    std::vector<std::string>& subset = subsets.emplace_back();
-    for (size_t i = 0; i < names.size(); ++i) {
-      if (is_in[i]) {
-        subset.push_back(names[i]);
-      }
-    }
-  } while (std::prev_permutation(is_in.begin(), is_in.end()));
-  return subsets;
-}
-
-// The request with no other sites than these.
-PlanRequest AtSites(const PlanRequest& request, const std::vector<std::string>& sites) {
-  PlanRequest at = request;
-  at.weigh_memory = at.single_site = at.cluster_bound = false;
-  at.job.search.prefer = Prefer::kSpeed;
-  const auto is_out = [&](const std::string& name) {
-    return std::ranges::find(sites, SiteOfGroup(name)) == sites.end();
-  };
-  std::erase_if(at.cluster.sites, [&](const SiteSpec& site) { return is_out(site.name); });
-  std::erase_if(at.cluster.links, [&](const LinkSpec& link) { return is_out(link.site_a) || is_out(link.site_b); });
-  return at;
-}
-
-// `result`, or the plan at a few of the job's sites that is faster: of a little too many sites to try all orders, a
-// search through some of them may miss what it finds where there are fewer.
+// `result`, or a faster plan at fewer of the job's sites.
 absl::StatusOr<PlanResult> BestOfFewerSites(const PlanRequest& request, const CostSource& source, PlanResult result) {
-  const size_t sites = request.cluster.SiteNames().size();
-  if (!request.refine || !request.refine_fully || request.method == SearchMethod::kExhaustive ||
-      !request.job.placement.sites.empty() || sites <= kMaxPermutedSites || sites > kMaxSitesOfSubsets) {
-    return result;
-  }
-  OrderClasses classes(request.cluster);
-  for (const std::vector<std::string>& subset : SubsetsOfSites(request.cluster)) {
-    if (request.should_stop && request.should_stop()) {
-      result.search.stopped_early = true;
-      break;
-    }
-    PlanRequest fewer = AtSites(request, subset);
-    std::vector<std::string> groups;
-    std::ranges::transform(fewer.cluster.sites, std::back_inserter(groups), &SiteSpec::name);
-    if (!request.profile.has_value() && !classes.IsNew(groups)) {
-      continue;  // another subset costs the same
-    }
-    const int64_t known_ns = result.prediction.iteration_ns;
-    if (ClusterBoundNs(fewer, source, known_ns) >= known_ns) {
-      continue;
-    }
-    fewer.beat_ns = known_ns + known_ns / 100 * kPolishPercent;
-    absl::StatusOr<PlanResult> there = MakePlan(fewer);
-    if (!there.ok()) {
-      continue;
-    }
-    if (there->prediction.iteration_ns < result.prediction.iteration_ns) {
-      result = Instead(request, std::move(result), *std::move(there));
+  const auto take = [&](PlanResult there) {
+    if (there.prediction.iteration_ns < result.prediction.iteration_ns) {
+      result = Instead(request, std::move(result), std::move(there));
     } else {
-      result.search.evaluations += there->search.evaluations;
+      result.search.evaluations += there.search.evaluations;
     }
-  }
+    return result.prediction.iteration_ns;
+  };
+  PlanAtFewerSites(request, source, {result.prediction.iteration_ns, result.search.cut_short}, take);
   return result;
 }
 
@@ -443,13 +388,20 @@ absl::StatusOr<PlanResult> Weighed(const PlanRequest& request, const CostSource&
 }
 
 // The search by genome found no plan that fits, or none of the job's kind, for which another stands in there, as
-// `status` says; another grid or another schedule may fit.
-absl::StatusOr<PlanResult> FirstOfGrids(const PlanRequest& request, const CostSource& source, absl::Status status) {
-  GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, std::numeric_limits<int64_t>::max()));
-  if (!grid.better.has_value()) {
-    return status;
+// `status` says; another grid, another schedule or fewer sites may fit.
+absl::StatusOr<PlanResult> FirstOfOthers(const PlanRequest& request, const CostSource& source, absl::Status status) {
+  GP_ASSIGN_OR_RETURN(Refinement grid, SearchGrids(request, source, kNever));
+  if (grid.better.has_value()) {
+    return ReportGrid(request, source, std::move(grid));
   }
-  return ReportGrid(request, source, std::move(grid));
+  absl::StatusOr<PlanResult> best = std::move(status);
+  PlanAtFewerSites(request, source, {kNever, grid.cut_short}, [&](PlanResult there) {
+    if (!best.ok() || there.prediction.iteration_ns < best->prediction.iteration_ns) {
+      best = std::move(there);
+    }
+    return best->prediction.iteration_ns;
+  });
+  return best;
 }
 
 absl::StatusOr<PlanResult> PlanWithModel(PlanRequest request) {
@@ -479,7 +431,7 @@ absl::StatusOr<PlanResult> PlanWithModel(PlanRequest request) {
                                             : absl::StatusOr<PlanResult>(Infeasible(request, found.most_frugal));
   const bool has_none = absl::IsFailedPrecondition(reported.status()) || absl::IsInvalidArgument(reported.status());
   if (has_none) {
-    reported = FirstOfGrids(request, source, reported.status());
+    reported = FirstOfOthers(request, source, reported.status());
   } else if (reported.ok()) {
     TellProgress(request, reported);
     reported = BestOfClose(request, source, found, *std::move(reported));

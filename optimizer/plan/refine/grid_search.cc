@@ -121,7 +121,8 @@ class GridSearch {
       return Refinement{};
     }
     if (!AddGrids(request_)) {
-      return Refinement{};
+      found_.cut_short = true;
+      return std::move(found_);
     }
     GP_RETURN_IF_ERROR(TryBalanced());
     if (!RowOf(kind_).searched) {
@@ -129,8 +130,10 @@ class GridSearch {
     }
     const std::vector<Recompute> modes = RecomputeModes(request_.job);
     if (modes.size() > 1) {
+      NoteLimits();
       GP_RETURN_IF_ERROR(TryMixes(modes.front()));
     }
+    NoteLimits();
     return std::move(found_);
   }
 
@@ -173,6 +176,7 @@ class GridSearch {
     found_.stopped_early = found_.stopped_early || (request_.should_stop && request_.should_stop());
     return found_.stopped_early;
   }
+  void NoteLimits() { found_.cut_short |= std::min({actions_left_, splits_left_, genomes_left_, mixes_left_}) <= 0; }
   bool Ended() { return actions_left_ <= 0 || Stopped(); }
 
   // Iteration time that a plan must beat to replace the best so far.

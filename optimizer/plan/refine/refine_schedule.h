@@ -34,6 +34,7 @@ struct Refinement {
   int64_t bound_ns = std::numeric_limits<int64_t>::max();
   int64_t evaluations = 0;                    // schedules built, timed or simulated
   bool stopped_early = false;                 // by should_stop
+  bool cut_short = false;                     // SearchGrids: by a limit of its work
   std::vector<RejectedAlternative> rejected;  // PlanByRule: every other b, s and mode
 };
 

@@ -54,6 +54,7 @@ struct SearchReport {
   uint64_t seed = 0;
   int64_t unproven = 0;        // exhaustive: orders and degrees with too many candidates, left out
   bool stopped_early = false;  // by should_stop
+  bool cut_short = false;      // by a limit of the work on all grids (grid_search.h): fewer sites may be faster
   // The best so far after each batch of evaluations, and after the refinement if it found a better one.
   std::vector<int64_t> best_so_far_ns;
   std::vector<RejectedAlternative> rejected;

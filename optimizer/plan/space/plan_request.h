@@ -35,6 +35,7 @@ struct PlanRequest {
   std::vector<Recompute> rank_recompute;
   bool refine = true;         // also try what no genome describes (refine_schedule.h, grid_search.h)
   bool refine_fully = true;   // else only a few at every b, s, recompute mode and number of stages
+  bool fewer_sites = true;    // also plan at some of the sites where not all of them could be looked at (fewer_sites.h)
   bool baselines = true;      // also plan the baselines (baselines.h)
   bool single_site = true;    // the best single site, too; unneeded with FindAlternatives
   bool weigh_memory = false;  // also say what the plan that takes least memory takes (frugal_plan.h)

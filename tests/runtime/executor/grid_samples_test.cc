@@ -20,6 +20,7 @@
 #include "tests/runtime/executor/grid_run.h"
 #include "tests/runtime/executor/random_grid.h"
 #include "tests/support/random_pipeline.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/seed.h"
 #include "tests/support/temp_dir.h"
 
@@ -29,11 +30,7 @@ namespace {
 constexpr int64_t kWindows = 41;  // three iterations of 24 samples go through them almost twice
 constexpr int64_t kSamples = 24;
 constexpr int64_t kIterations = 3;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int32_t kSampledGrids = 8;
-#else
-constexpr int32_t kSampledGrids = 60;
-#endif
+constexpr int32_t kSampledGrids = kSanitized ? 8 : 60;
 
 struct Sample {
   int64_t iteration = 0;

@@ -9,6 +9,7 @@
 
 #include "tests/runtime/executor/grid_run.h"
 #include "tests/runtime/executor/random_grid.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/seed.h"
 
 namespace geopipe {
@@ -16,11 +17,7 @@ namespace {
 
 constexpr double kLossTolerance = 2e-5;
 constexpr double kNormTolerance = 1e-4;
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr int32_t kGrids = 8;
-#else
-constexpr int32_t kGrids = 70;
-#endif
+constexpr int32_t kGrids = kSanitized ? 8 : 70;
 
 void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count) {
   const uint64_t seed = TestSeed();

@@ -3,16 +3,13 @@
 #include <cstdlib>
 
 #include "tests/runtime/transport/stream/stream_world.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/seed.h"
 
 namespace geopipe {
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr uint64_t kSequences = 1'000;
-#else
-constexpr uint64_t kSequences = 10'000;
-#endif
+constexpr uint64_t kSequences = kSanitized ? 1'000 : 10'000;
 
 // Draws anything from a quiet network to a miserable one.
 LoopbackFaults DrawFaults(uint64_t seed) {
