@@ -53,7 +53,7 @@ namespace {
 
 constexpr int32_t kMaxSearchThreads = 16;
 constexpr int32_t kWideTerminal = 100;
-constexpr int64_t kChoicesNs = 7'000'000'000;     // for what other choices would cost
+constexpr int64_t kChoicesNs = 20'000'000'000;    // for what other choices would cost
 constexpr int64_t kOmissionsNs = 20'000'000'000;  // for what the job and the topology leave out
 
 struct PlanFlags {

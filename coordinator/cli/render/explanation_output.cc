@@ -180,12 +180,14 @@ std::string ChoiceTable(const ChoiceCosts& choices, View view) {
   Table table({"CHOICE", "PLAN HAS", "INSTEAD", "ITERATION", "CHANGE", "WITH"});
   std::string missing;
   bool any_faster = false;
+  bool any_by_rule = false;
   std::string_view last;
   for (const ChoiceCost& cost : choices.all) {
     const bool same = cost.key == last;
     last = cost.key;
     if (cost.iteration_ns.has_value()) {
       any_faster = any_faster || cost.excess < -kShown;
+      any_by_rule = any_by_rule || cost.by_rule_alone;
       table.AddRow({same ? "" : cost.key, same ? "" : cost.taken, cost.instead, HumanDuration(*cost.iteration_ns),
                     SignedPercent(cost.excess), WithText(cost)});
     } else {
@@ -197,6 +199,9 @@ std::string ChoiceTable(const ChoiceCosts& choices, View view) {
   text += (choices.all.empty() ? "" : table.Render(view.columns)) + missing;
   if (any_faster) {
     text += "faster than the plan: the search passed it over; name that choice in the job to have it\n";
+  }
+  if (any_by_rule) {
+    text += "by rule: time ended before a schedule was made to measure; with that choice in the job, plan makes one\n";
   }
   if (!choices.not_tried.empty()) {
     text += fmt::format("not tried, for want of time: {}\n", fmt::join(choices.not_tried, ", "));

@@ -20,6 +20,12 @@ std::string MemoryReason(const PlanSpace& space, const TightestStage& tightest) 
 
 std::span<const int32_t> NicheOf(const Genome& genome) { return std::span(genome).first(PlanSpace::kChoices); }
 
+// "0.62 %"; a duration where a percentage says nothing.
+std::string Slowness(int64_t iteration_ns, int64_t best_ns) {
+  const double percent = 100 * (static_cast<double>(iteration_ns) / static_cast<double>(best_ns) - 1);
+  return percent < 0.005 ? HumanDuration(iteration_ns - best_ns) : fmt::format("{:.2f} %", percent);
+}
+
 // The reason why `genome` is not preferred to `best`; with `any`, nor any other genome with its choices.
 std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& genome, bool any) {
   if (!space.model().Divides(genome[PlanSpace::kMicroBatch], genome[PlanSpace::kSequence])) {
@@ -30,10 +36,14 @@ std::string Reason(const PlanSpace& space, const Evaluated& best, const Genome& 
   if (tightest.excess_bytes() > 0) {
     return MemoryReason(space, tightest);
   }
-  if (const int64_t bound_ns = space.LowerBoundNs(NicheOf(genome)); any && bound_ns > best.fitness.iteration_ns) {
-    return Slower(bound_ns, best.fitness.iteration_ns, "at least ");
-  }
   const Fitness fitness = space.Evaluate(genome);
+  if (const int64_t bound_ns = space.LowerBoundNs(NicheOf(genome)); any && bound_ns > best.fitness.iteration_ns) {
+    const std::string proved = Slower(bound_ns, best.fitness.iteration_ns, "at least ");
+    const bool has_found_more = fitness.feasible && fitness.iteration_ns > bound_ns;
+    return has_found_more
+               ? fmt::format("{}; as found, {}", proved, Slowness(fitness.iteration_ns, best.fitness.iteration_ns))
+               : proved;
+  }
   if (fitness.iteration_ns == best.fitness.iteration_ns) {
     return "equally fast, more memory";
   }
@@ -89,9 +99,7 @@ class Alternatives {
 }  // namespace
 
 std::string Slower(int64_t iteration_ns, int64_t best_ns, std::string_view least) {
-  const double percent = 100 * (static_cast<double>(iteration_ns) / static_cast<double>(best_ns) - 1);
-  return percent < 0.005 ? fmt::format("slower by {}{}", least, HumanDuration(iteration_ns - best_ns))
-                         : fmt::format("slower by {}{:.2f} %", least, percent);
+  return fmt::format("slower by {}{}", least, Slowness(iteration_ns, best_ns));
 }
 
 RejectedAlternative RejectedShape(const Shape& chosen, const OtherShape& other, int64_t best_ns) {

@@ -75,6 +75,7 @@ TEST_CASE("a ZeRO stage that would be faster is called so") {
                               .by_rule_alone = true}};
   const std::string text = ExplanationText(explanation, TwoRanks());
   CHECK(text.find("-1.0 %  by rule\n") != std::string::npos);
+  CHECK(text.find("\nby rule: time ended before a schedule was made to measure; ") != std::string::npos);
   CHECK(text.find("faster than the plan") != std::string::npos);
 }
 
