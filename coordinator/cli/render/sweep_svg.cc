@@ -1,6 +1,7 @@
 #include "coordinator/cli/render/sweep_svg.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -343,6 +344,12 @@ class SweepPlot {
   SvgWriter svg_;
 };
 
+// "geopipe", "the fastest of geopipe, auto": whose plan a cell is about.
+std::string SearchedText(const Sweep& sweep) {
+  const std::string names = fmt::format("{}", fmt::join(sweep.schedules, ", "));
+  return sweep.schedules.size() > 1 ? "the fastest of " + names : names;
+}
+
 std::string GridSvg(const Sweep& sweep, std::string_view title) {
   HeatMaps maps;
   maps.title = title;
@@ -371,7 +378,7 @@ std::string GridSvg(const Sweep& sweep, std::string_view title) {
   maps.note = fmt::format(
       "by {} against blocking 1F1B with the same b, s and layers; outlined: {} {} changes the iteration by less than "
       "{:.0f} % in all",
-      sweep.schedules.front(), across.key == SweepKey::kLatency ? "less" : "more", SweepKeyName(across.key),
+      SearchedText(sweep), across.key == SweepKey::kLatency ? "less" : "more", SweepKeyName(across.key),
       100 * kKneeTolerance);
   if (HasAlternatives(sweep)) {
     maps.choices = {

@@ -114,6 +114,9 @@ TEST_CASE("a grid with alternatives has a map of the fastest, with lines where i
   CHECK(CountOf(svg, "replica per site") == 0);  // is the fastest nowhere
   sweep.points.front().alternatives.reset();
   CHECK(CountOf(SweepToSvg(sweep, "grid"), "replica per site") == 0);
+  CHECK(CountOf(svg, ">by geopipe against blocking 1F1B ") == 1);
+  sweep.schedules = {"geopipe", "auto"};
+  CHECK(CountOf(SweepToSvg(sweep, "grid"), ">by the fastest of geopipe, auto against blocking 1F1B ") == 1);
 }
 
 TEST_CASE("a picture of lines with alternatives has a strip of the fastest") {
