@@ -108,11 +108,8 @@ TEST_CASE("degrees that are left open are never worse than those that are fixed"
   };
   const double best_s = iteration_s("tensor: auto, pipeline: auto, data: auto, recompute: auto");
   for (const std::string fixed :
-       {"tensor: auto, pipeline: auto, data: auto, recompute: selective", "tensor: 8, pipeline: 16, data: 2",
-        "tensor: 8, pipeline: 8, data: 4", "tensor: 8, pipeline: 2, data: 16", "tensor: 4, pipeline: 2, data: 32",
-        "tensor: 4, pipeline: 4, data: 16", "tensor: 4, pipeline: 8, data: 8", "tensor: 4, pipeline: 16, data: 4",
-        "tensor: 2, pipeline: 4, data: 32", "tensor: 2, pipeline: 8, data: 16", "tensor: 2, pipeline: 16, data: 8",
-        "tensor: 1, pipeline: 16, data: 16"}) {
+       {"tensor: auto, pipeline: auto, data: auto, recompute: selective", "tensor: 8, pipeline: 8, data: 4",
+        "tensor: 4, pipeline: 4, data: 16", "tensor: 2, pipeline: 8, data: 16"}) {
     INFO(fixed);
     CHECK(best_s <= iteration_s(fixed) * 1.001);  // the search of a point's schedule is a heuristic
   }
@@ -218,9 +215,15 @@ TEST_CASE("a plan says why it is what it is") {
     CHECK(rank["peak_bytes"] == stage["peak_bytes"]);
     CHECK(rank["capacity_bytes"] == stage["capacity_bytes"]);
   }
-  args.resize(args.size() - 3);  // a table
-  args.emplace_back("--explain");
-  const CommandResult table = RunCommand("geopipectl", args);
+  // A table; of a job with few choices, which are soon tried.
+  const TempFolder folder = TestFolder();
+  const std::string path = (folder.path() / "job.yaml").string();
+  std::string job = ReadFile(args[2], 1 << 20).value();
+  constexpr std::string_view kSearch = "  search: {";
+  REQUIRE(job.find(kSearch) != std::string::npos);
+  job.insert(job.find(kSearch) + kSearch.size(), "schedule: 1f1b, ");
+  REQUIRE(WriteFileAtomically(path, job).ok());
+  const CommandResult table = RunCommand("geopipectl", {"plan", "-f", path, "--topology", args[4], "--explain"});
   REQUIRE(table.exit_status.success());
   for (const std::string text :
        {"what binds each rank", "its own compute", "where the bubble of ", "warm-up", "drain",
