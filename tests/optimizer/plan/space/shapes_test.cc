@@ -107,7 +107,7 @@ TEST_CASE("many sites: the plan is better than the cluster's own order, the same
   request.job.search.micro_batch_size = {1, 2};
   request.job.search.max_evaluations = 400;
   request.job.placement.sites.clear();
-  request.cluster = Scattered(kSanitized ? 5 : 6);
+  request.cluster = Scattered(6);
   const PlanResult result = *MakePlan(request);
   CHECK(std::ssize(result.plan.devices) == result.plan.grid.size());
   CHECK(std::accumulate(result.plan.stages.begin(), result.plan.stages.end(), int64_t{0},
@@ -117,6 +117,9 @@ TEST_CASE("many sites: the plan is better than the cluster's own order, the same
     listed.job.placement.sites.push_back(site.name);
   }
   CHECK(result.prediction.iteration_ns < MakePlan(listed)->prediction.iteration_ns);
+  if (kSanitized) {
+    return;
+  }
   int64_t calls = 0;
   PlanRequest parallel = request;
   parallel.parallel_for = [&](int64_t count, const std::function<void(int64_t)>& work) {
