@@ -9,6 +9,7 @@
 #include "runtime/manifest/hf_config.h"
 #include "runtime/weights/hf_directory.h"
 #include "tests/runtime/executor/grid_run.h"
+#include "tests/support/sanitized.h"
 
 namespace geopipe {
 namespace {
@@ -95,7 +96,7 @@ TEST_CASE("in bf16 a grid learns like in fp32, within 2 % over 100 iterations, a
   options.schedule = ScheduleKind::kGeoPipe;
   options.delta_n = 1;
   options.zero_stage = 1;
-  options.iterations = 100;
+  options.iterations = kSanitized ? 20 : 100;
   JobSpec job;
   job.model = options.model;
   job.training = options.training;
@@ -115,7 +116,7 @@ TEST_CASE("in bf16 a grid learns like in fp32, within 2 % over 100 iterations, a
     CHECK(bf16.losses[i] == Approx(fp32.losses[i]).epsilon(0.02));
   }
   CHECK(bf16.losses != fp32.losses);
-  CHECK(fp32.losses.back() < 0.9 * fp32.losses.front());
+  CHECK((kSanitized || fp32.losses.back() < 0.9 * fp32.losses.front()));
   const GridResult again = TrainGrid(options);
   CHECK(again.losses == bf16.losses);
   CHECK(again.norms == bf16.norms);

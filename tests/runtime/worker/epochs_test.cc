@@ -13,6 +13,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/worker/rank_job.h"
 #include "tests/runtime/worker/fake_cluster.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 
 namespace geopipe {
@@ -286,6 +287,9 @@ TEST_CASE("an iteration that is abandoned at any action leaves no trace in what 
   job.training.iterations = kIterations;
   for (const bool tied : {false, true}) {
     for (const bool clips : {false, true}) {
+      if (kSanitized && tied != clips) {
+        continue;
+      }
       job.model.tie_word_embeddings = tied;
       job.training.grad_clip = clips ? std::optional(1.0) : std::nullopt;
       const Numbers reference = Undisturbed(job);

@@ -9,6 +9,7 @@
 #include "proto/wire/session_wire.h"
 #include "runtime/manifest/job_manifest.h"
 #include "tests/runtime/worker/fake_cluster.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/sparse_file.h"
 #include "tests/support/temp_dir.h"
 
@@ -84,6 +85,9 @@ TEST_CASE("losses and norms are the same bits for every schedule, every delta_n 
     REQUIRE(reference.grad_norms.size() == 4);
     CHECK(reference.losses.back() < reference.losses.front());
     for (const int32_t ranks : {1, 2, 3, 6}) {
+      if (kSanitized && ranks % 2 != 0) {
+        continue;
+      }
       CAPTURE(tied, ranks);
       CHECK(Train(job, options(ScheduleKind::kGpipe, 0), ranks) == reference);
       CHECK(Train(job, options(ScheduleKind::kOneFOneB, 0), ranks) == reference);

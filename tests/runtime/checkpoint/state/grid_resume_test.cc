@@ -18,6 +18,7 @@
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/runtime/executor/random_grid.h"
 #include "tests/support/random_pipeline.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/seed.h"
 #include "tests/support/temp_dir.h"
 
@@ -26,6 +27,7 @@ namespace {
 
 constexpr double kLossTolerance = 2e-5;
 constexpr int64_t kGridIterations = 5;
+constexpr int32_t kGrids = kSanitized ? 6 : 18;
 
 // Trains to the end of the options and leaves a checkpoint of the result.
 GridResult TrainAndSave(GridOptions options, const std::string& root) {
@@ -108,10 +110,12 @@ void CheckRandomGoingOn(bool tied, int64_t kv_heads, int32_t count) {
              count - same_bits, farthest);
 }
 
-TEST_CASE("a random grid goes on where another has stopped: grouped-query heads") { CheckRandomGoingOn(false, 2, 18); }
-TEST_CASE("a random grid goes on where another has stopped: tied embeddings") { CheckRandomGoingOn(true, 4, 18); }
+TEST_CASE("a random grid goes on where another has stopped: grouped-query heads") {
+  CheckRandomGoingOn(false, 2, kGrids);
+}
+TEST_CASE("a random grid goes on where another has stopped: tied embeddings") { CheckRandomGoingOn(true, 4, kGrids); }
 TEST_CASE("a random grid goes on where another has stopped: a key-value head that ranks share") {
-  CheckRandomGoingOn(true, 1, 18);
+  CheckRandomGoingOn(true, 1, kGrids);
 }
 
 }  // namespace
