@@ -6,6 +6,7 @@
 
 #include "tests/runtime/model/pipeline_driver.h"
 #include "tests/runtime/model/reference_model.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/seed.h"
 
 namespace geopipe {
@@ -41,6 +42,9 @@ double ReferenceLoss(const TransformerStageOptions& options, const ReferenceMode
 }
 
 TEST_CASE("gradients of every tensor agree with finite differences of the fp64 reference") {
+  if (kThreadSanitized) {
+    return;
+  }
   const bool tied = GENERATE(false, true);
   const int64_t stages = GENERATE(1, 2);
   const uint64_t seed = TestSeed();
