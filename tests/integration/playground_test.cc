@@ -66,7 +66,8 @@ const std::pair<std::string, std::string> kSixStages{"precision: fp32",
                                                      "precision: fp32\n  parallelism: {pipeline: 6}"};
 const std::pair<std::string, std::string> kTied{"vocab_size: 258", "vocab_size: 258\n    tie_word_embeddings: true"};
 
-TEST_CASE("losses and norms are bit-identical for every schedule, stage count and site count") {
+// Every schedule is trained with in worker_core_test; here some are, by real processes.
+TEST_CASE("losses and norms are bit-identical for schedules, stage counts and site counts") {
   const MiniJob job({});
   const MiniJob six({kSixStages});
   const Json reference = Train(job, 1, {"--schedule", "gpipe"});
@@ -75,7 +76,6 @@ TEST_CASE("losses and norms are bit-identical for every schedule, stage count an
   CHECK(reference["plan"]["stages"].size() == 1);
   CHECK(reference["iterations"][5]["loss"].get<double>() < reference["iterations"][0]["loss"].get<double>());
 
-  CHECK(Numbers(Train(job, 2, {"--schedule", "1f1b"})) == numbers);
   CHECK(Numbers(Train(job, 3, {"--delta-n", "1"})) == numbers);
   const Json three_sites = Train(six, 3, {"--delta-n", "3"});
   CHECK(three_sites["plan"]["stages"].size() == 6);
@@ -88,7 +88,7 @@ TEST_CASE("losses and norms are bit-identical for every schedule, stage count an
   REQUIRE(interleaved["plan"]["stages"].size() == 4);
   CHECK(interleaved["plan"]["stages"][2]["pipeline_rank"] == 0);
   CHECK(Numbers(interleaved) == numbers);
-  for (const char* schedule : {"zb-h1", "zb-h2", "zb-v", "geopipe-zb", "auto"}) {
+  for (const char* schedule : {"zb-v", "auto"}) {
     INFO(schedule);
     CHECK(Numbers(Train(job, 3, {"--schedule", schedule})) == numbers);
   }
@@ -98,7 +98,6 @@ TEST_CASE("a tied head is bit-identical over sites, too, and differs from an unt
   const MiniJob tied({kTied});
   const std::string numbers = Numbers(Train(tied, 1, {}));
   CHECK(Numbers(Train(tied, 3, {"--delta-n", "1"})) == numbers);
-  CHECK(Numbers(Train(tied, 2, {"--schedule", "interleaved"})) == numbers);
   CHECK(Numbers(Train(tied, 3, {"--schedule", "zb-v"})) == numbers);  // both uses on one rank
   CHECK(Numbers(Train(MiniJob({}), 1, {})) != numbers);
 }
