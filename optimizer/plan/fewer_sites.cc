@@ -60,7 +60,7 @@ class FewerSites {
              const std::function<int64_t(PlanResult)>& take)
       : request_(request), source_(source), take_(take), classes_(request.cluster), best_ns_(all.iteration_ns) {
     if (TriesAllOrders(request.job, request.cluster)) {
-      searched_.push_back({AllSites(), all.cut_short});
+      searched_.push_back({AllSites(), GroupsOf(request.cluster), all.cut_short});
     }
   }
 
@@ -78,7 +78,8 @@ class FewerSites {
  private:
   struct Searched {
     Choice choice = 0;
-    bool cut_short = false;
+    std::vector<std::string> groups;  // of its sites
+    bool cut_short = false;           // as the first choice that costs the same was
   };
 
   size_t SiteCount() const { return request_.cluster.SiteNames().size(); }
@@ -106,16 +107,21 @@ class FewerSites {
     if (!TriesAllOrders(fewer.job, fewer.cluster)) {
       return;
     }
-    const bool is_new = request_.profile.has_value() || classes_.IsNew(GroupsOf(fewer.cluster));
-    if (!is_new || (best_ns_ != kNone && ClusterBoundNs(fewer, source_, best_ns_) >= best_ns_)) {
-      searched_.push_back({choice, false});  // nor is any part of it better
+    const std::vector<std::string> groups = GroupsOf(fewer.cluster);
+    const std::vector<std::string> alike = request_.profile.has_value() ? groups : classes_.FirstLike(groups);
+    if (alike != groups) {
+      searched_.push_back({choice, groups, std::ranges::find(searched_, alike, &Searched::groups)->cut_short});
+      return;
+    }
+    if (best_ns_ != kNone && ClusterBoundNs(fewer, source_, best_ns_) >= best_ns_) {
+      searched_.push_back({choice, groups, false});  // nor is any part of it better
       return;
     }
     if (best_ns_ != kNone) {
       fewer.beat_ns = best_ns_ + best_ns_ / 100 * kPolishPercent;
     }
     absl::StatusOr<PlanResult> there = MakePlan(fewer);
-    searched_.push_back({choice, there.ok() && there->search.cut_short});
+    searched_.push_back({choice, groups, there.ok() && there->search.cut_short});
     if (there.ok()) {
       best_ns_ = take_(*std::move(there));
     }
