@@ -85,6 +85,16 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
       "max-shard-size", "SIZE", "5GB",
       "Weights in a file, 1KB being 1000 bytes and 1KiB 1024; if the model has more, it gets several and an index.",
       [&](std::string_view text) { return ParseShardSize(text, options.max_shard_bytes); });
+  flags.AddParsed(
+      "padding", "cut|keep", "cut",
+      "Rows of a padded vocabulary (model.padded_vocab_size) that stand for no token: cut them, or keep them "
+      "as tokens.",
+      [&](std::string_view text) -> absl::Status {
+        options.keeps_padding = text == "keep";
+        return text == "keep" || text == "cut"
+                   ? absl::OkStatus()
+                   : absl::InvalidArgumentError(fmt::format("--padding {}: use cut or keep", text));
+      });
   common.AddFormat(flags);
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;

@@ -295,9 +295,9 @@ absl::Status ChangeJob(const Target& target, std::string_view value, std::string
     job.model = *std::move(model);
   }
   // These follow the model, as where a job file leaves them out.
-  if (job.search.sequence_length == std::vector<int64_t>{before.max_position_embeddings} &&
+  if (job.search.sequence_length == std::vector<int64_t>{before.longest_sequence()} &&
       target.path != "spec.search.sequence_length") {
-    job.search.sequence_length = {job.model.max_position_embeddings};
+    job.search.sequence_length = {job.model.longest_sequence()};
   }
   if (before.num_key_value_heads == before.num_attention_heads && target.path == "spec.model.num_attention_heads") {
     job.model.num_key_value_heads = job.model.num_attention_heads;

@@ -29,8 +29,17 @@ ValueType<int64_t> Measured() { return From<int64_t>(0, kMaxMeasuredNs, Duration
 ValueType<int32_t> DeviceIndex() { return From<int32_t>(0, kMaxDevice, Integer32Value()); }
 
 // Keys of a model that do not change what one of its layers takes.
-constexpr std::array<std::string_view, 4> kNotMeasured{"num_hidden_layers", "max_position_embeddings", "rope_theta",
-                                                       "rms_norm_eps"};
+constexpr std::array<std::string_view, 11> kNotMeasured{"num_hidden_layers",
+                                                        "max_position_embeddings",
+                                                        "rope_theta",
+                                                        "rope_scaling.rope_type",
+                                                        "rope_scaling.factor",
+                                                        "rope_scaling.low_freq_factor",
+                                                        "rope_scaling.high_freq_factor",
+                                                        "rope_scaling.original_max_position_embeddings",
+                                                        "sliding_window",
+                                                        "padded_vocab_size",
+                                                        "rms_norm_eps"};
 
 struct FileKeys {
   std::string api_version;

@@ -33,6 +33,14 @@ absl::Status RequireDivides(std::string_view key, int64_t tensor, int64_t size) 
   return Require(size % tensor == 0, "parallelism.tensor", tensor, fmt::format("a divisor of {} {}", key, size));
 }
 
+absl::Status RequireDividesVocabulary(const ModelSpec& model, int64_t tensor) {
+  const int64_t rows = model.vocab_rows();
+  const std::string_view key = model.padded_vocab_size > 0 ? "model.padded_vocab_size" : "model.vocab_size";
+  return Require(rows % tensor == 0, "parallelism.tensor", tensor,
+                 fmt::format("a divisor of {} {}; or pad the vocabulary, model.padded_vocab_size: {}", key, rows,
+                             (rows + tensor - 1) / tensor * tensor));
+}
+
 absl::Status ValidateStagesPerRank(const JobSpec& job) {
   const int32_t per_rank = job.parallelism.stages_per_rank;
   GP_RETURN_IF_ERROR(Require(per_rank <= job.model.num_hidden_layers, "parallelism.stages_per_rank", per_rank,
@@ -69,7 +77,7 @@ absl::Status ValidateParallelism(const JobSpec& job) {
                 "parallelism.tensor", parallelism.tensor,
                 fmt::format("a divisor or a multiple of model.num_key_value_heads {}", job.model.num_key_value_heads)));
     GP_RETURN_IF_ERROR(RequireDivides("model.intermediate_size", parallelism.tensor, job.model.intermediate_size));
-    GP_RETURN_IF_ERROR(RequireDivides("model.vocab_size", parallelism.tensor, job.model.vocab_size));
+    GP_RETURN_IF_ERROR(RequireDividesVocabulary(job.model, parallelism.tensor));
   }
   return absl::OkStatus();
 }
@@ -113,6 +121,10 @@ absl::Status ValidateSearch(const JobSpec& job) {
     GP_RETURN_IF_ERROR(
         Require(s <= job.model.max_position_embeddings, "search.sequence_length", s,
                 fmt::format("from 1 to model.max_position_embeddings {}", job.model.max_position_embeddings)));
+    GP_RETURN_IF_ERROR(Require(job.model.sliding_window == 0 || s <= job.model.sliding_window, "search.sequence_length",
+                               s,
+                               fmt::format("at most model.sliding_window {}, for attention covers the whole sequence",
+                                           job.model.sliding_window)));
   }
   if (job.parallelism.sequence_parallel && job.parallelism.tensor > 1) {
     for (const int64_t s : search.sequence_length) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/parameter_buckets.h"
@@ -48,8 +49,23 @@ bool IsRecomputed(const KeptTensor& tensor, const ExecutionConfig& config) {
 int64_t AttentionSumBytes(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t s = config.sequence_length;
   return config.attention == Attention::kBlocked
-             ? kFp32Bytes * config.tokens() * model.hidden_size / config.tensor + RowSumBytes(model, config)
+             ? kFp32Bytes * config.tokens() * model.query_width() / config.tensor + RowSumBytes(model, config)
              : kFp32Bytes * (2 * s * model.head_dim() + std::min(kAttentionRows, s) * s);
+}
+
+// Operands of the norms of heads, which I frees: queries and keys before them, and the statistics of each head.
+std::vector<KeptTensor> HeadNormOperands(const ModelSpec& model, const ExecutionConfig& config) {
+  if (!model.has_head_norms()) {
+    return {};
+  }
+  const int64_t n = config.tokens();
+  const int64_t query = n * model.query_width() / config.tensor;
+  const int64_t key = n * model.key_value_width_per_rank(config.tensor);
+  const int64_t e = ElementBytes(config.precision);
+  return {{"query_input", e * query, false},
+          {"key_input", e * key, false},
+          {"query_rms", kFp32Bytes * query / model.head_dim(), false},
+          {"key_rms", kFp32Bytes * key / model.head_dim(), false}};
 }
 
 std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const ExecutionConfig& config) {
@@ -58,18 +74,19 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
   const int64_t t = config.tensor;
   const int64_t r = config.norm_region_split();
   const int64_t hidden = e * n * model.hidden_size;
+  const int64_t query = e * n * model.query_width() / t;
   const int64_t key_value = e * n * model.key_value_width_per_rank(t);
   const int64_t intermediate = e * n * model.intermediate_size / t;
-  return {
+  std::vector<KeptTensor> tensors{
       {"input", hidden / r, false},
       {"input_rms", kFp32Bytes * n / r, false},
       {"attention_input", hidden / r, true},
-      {"query", hidden / t, false},
+      {"query", query, false},
       {"key", key_value, false},
       {"value", key_value, false},
       config.attention == Attention::kBlocked ? KeptTensor{"row_sums", RowSumBytes(model, config), false}
                                               : KeptTensor{"probabilities", ProbabilityBytes(model, config), false},
-      {"context", hidden / t, true},
+      {"context", query, true},
       {"mlp_residual", hidden / r, false},
       {"mlp_rms", kFp32Bytes * n / r, false},
       {"mlp_input", hidden / r, true},
@@ -77,6 +94,8 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
       {"up", intermediate, false},
       {"activation", intermediate, true},
   };
+  std::ranges::move(HeadNormOperands(model, config), std::back_inserter(tensors));
+  return tensors;
 }
 
 // Workspace that the stage keeps whatever runs.
@@ -122,7 +141,9 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
   const int64_t whole_message = cuts_messages ? hidden - hidden / config.tensor : 0;
   const int64_t forward = again + (divides_rows || cuts_messages ? hidden : 0);
   const int64_t of_mlp = (late ? 0 : again) + std::max(row * model.intermediate_size / config.tensor, hidden);
-  const int64_t of_attention = again + std::max(hidden / config.tensor, hidden - statistics);
+  // Statistics and the operands of the heads' norms are freed before the gradient of the layer's input is made.
+  const int64_t freed = statistics + TotalBytes(HeadNormOperands(model, config));
+  const int64_t of_attention = again + std::max(row * model.query_width() / config.tensor, hidden - freed);
   // W gathers one input at a time; the gradient of the embedding's output, gathered too, waits for its own.
   const int64_t weights = divides_rows ? hidden : 0;
   const int64_t of_embedding = range.has_embedding ? gathered : 0;
@@ -154,27 +175,28 @@ struct BucketElements {
   int64_t embedding = 0;
   int64_t layer = 0;
   int64_t head = 0;
-  int64_t norms = 0;
+  int64_t vectors = 0;
 };
 
 BucketElements ElementsOf(const ModelSpec& model, const LayerRange& range, int64_t tensor) {
   const auto count = [&](const LayerRange& part) { return ParameterCountPerRank(model, part, tensor); };
   const int64_t h = model.hidden_size;
+  const int64_t vectors = LayerVectorElements(model, tensor);
   BucketElements elements;
   elements.embedding = range.has_embedding ? count({.has_embedding = true}) : 0;
-  elements.layer = range.count() > 0 ? count({.first = 0, .last = 0}) - 2 * h : 0;
+  elements.layer = range.count() > 0 ? count({.first = 0, .last = 0}) - vectors : 0;
   if (range.has_head) {
     elements.head = count({.has_embedding = range.has_embedding, .has_head = true}) - elements.embedding - h;
   }
-  elements.norms = (2 * range.count() + (range.has_head ? 1 : 0)) * h;
+  elements.vectors = range.count() * vectors + (range.has_head ? h : 0);
   return elements;
 }
 
 // Weights, gradients and optimizer states of one bucket, and the states kept of them. `accumulators`: of gradients.
 StageMemory BucketStates(BucketKind kind, int64_t elements, const ExecutionConfig& config, int64_t accumulators = 1) {
   const BucketShare share = ShareOfBucket(kind, elements, config.data, config.zero_stage);
-  // Norms compute with the weights that are updated, so they have no master.
-  const bool has_master = config.precision == Precision::kBf16 && kind != BucketKind::kNorms;
+  // Vectors compute with the weights that are updated, so they have no master.
+  const bool has_master = config.precision == Precision::kBf16 && kind != BucketKind::kVectors;
   StageMemory memory;
   memory.weight_bytes = (has_master ? ElementBytes(config.precision) : kFp32Bytes) * share.weights;
   memory.gradient_bytes = accumulators * kGradientBytes * share.gradients;
@@ -189,7 +211,7 @@ StageMemory ModelStates(const ModelSpec& model, const LayerRange& range, const E
   const bool tied_twice = model.tie_word_embeddings && range.has_embedding && range.has_head;
   StageMemory memory = BucketStates(BucketKind::kEmbedding, elements.embedding, config, tied_twice ? 2 : 1);
   memory += BucketStates(BucketKind::kHead, elements.head, config);
-  memory += BucketStates(BucketKind::kNorms, elements.norms, config);
+  memory += BucketStates(BucketKind::kVectors, elements.vectors, config);
   return Sum(memory, range.count(), BucketStates(BucketKind::kLayer, elements.layer, config));
 }
 
@@ -241,7 +263,7 @@ std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionC
       {"head_residual", hidden, false},
       {"head_rms", kFp32Bytes * n / r, false},
       {"head_input", hidden, true},
-      {"logits", kFp32Bytes * n * model.vocab_size / config.tensor, true},
+      {"logits", kFp32Bytes * n * model.vocab_rows() / config.tensor, true},
       {"target_ids", kTokenIdBytes * n, false},
   };
 }
@@ -249,7 +271,7 @@ std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionC
 int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t t = config.tensor;
   const int64_t split =
-      model.hidden_size / t + 2 * model.key_value_width_per_rank(t) + 2 * (model.intermediate_size / t);
+      model.query_width() / t + 2 * model.key_value_width_per_rank(t) + 2 * (model.intermediate_size / t);
   return ElementBytes(config.precision) * config.tokens() * (split + 2 * model.hidden_size);
 }
 

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "optimizer/base/check.h"
+
 namespace geopipe {
 
 int64_t ParameterBucket::elements_per_rank(int64_t tensor) const {
@@ -14,9 +16,17 @@ int64_t ParameterBucket::elements_per_rank(int64_t tensor) const {
   return elements;
 }
 
+VectorGradient VectorGradientOf(const ParameterTensor& tensor) {
+  GP_CHECK(tensor.is_vector(), "{} is a matrix", tensor.name);
+  const bool is_of_heads = tensor.name.ends_with(".q_norm.weight") || tensor.name.ends_with(".k_norm.weight");
+  return tensor.name.ends_with(".bias") ? VectorGradient::kWhole
+         : is_of_heads                  ? VectorGradient::kOfHeads
+                                        : VectorGradient::kOfRows;
+}
+
 std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const LayerRange& range) {
   std::vector<ParameterBucket> buckets;
-  ParameterBucket norms{.kind = BucketKind::kNorms, .tensors = {}};
+  ParameterBucket vectors{.kind = BucketKind::kVectors, .tensors = {}};
   if (range.has_embedding) {
     buckets.push_back({.kind = BucketKind::kEmbedding,
                        .is_head_too = model.tie_word_embeddings && range.has_head,
@@ -25,8 +35,7 @@ std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const Laye
   for (int64_t layer = range.first; layer <= range.last; ++layer) {
     ParameterBucket bucket{.kind = BucketKind::kLayer, .layer = layer, .tensors = {}};
     for (ParameterTensor& tensor : ParameterTensors(model, {.first = layer, .last = layer})) {
-      const bool is_norm = tensor.shape.size() == 1;
-      (is_norm ? norms : bucket).tensors.push_back(std::move(tensor));
+      (tensor.is_vector() ? vectors : bucket).tensors.push_back(std::move(tensor));
     }
     buckets.push_back(std::move(bucket));
   }
@@ -34,22 +43,22 @@ std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const Laye
     // A tied head uses the embedding if that is on the stage.
     const bool has_own = !model.tie_word_embeddings || !range.has_embedding;
     for (ParameterTensor& tensor : ParameterTensors(model, {.has_head = true})) {
-      const bool is_norm = tensor.shape.size() == 1;
-      if (is_norm) {
-        norms.tensors.push_back(std::move(tensor));
+      if (tensor.is_vector()) {
+        vectors.tensors.push_back(std::move(tensor));
       } else if (has_own) {
         buckets.push_back({.kind = BucketKind::kHead, .tensors = {std::move(tensor)}});
       }
     }
   }
-  if (!norms.tensors.empty()) {
-    buckets.push_back(std::move(norms));
+  if (!vectors.tensors.empty()) {
+    std::ranges::stable_sort(vectors.tensors, {}, VectorGradientOf);
+    buckets.push_back(std::move(vectors));
   }
   return buckets;
 }
 
 BucketShare ShareOfBucket(BucketKind kind, int64_t elements, int64_t data, int32_t zero_stage) {
-  const bool divided = data > 1 && zero_stage >= 1 && kind != BucketKind::kNorms;
+  const bool divided = data > 1 && zero_stage >= 1 && kind != BucketKind::kVectors;
   const int64_t shard = divided ? (elements + data - 1) / data : elements;
   const int64_t padded = divided ? shard * data : elements;
   return {.shard = shard,

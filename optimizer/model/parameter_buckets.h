@@ -16,10 +16,19 @@ namespace geopipe {
 // A bucket: the tensors that a stage gathers, reduces and updates as one vector, one after the other.
 enum class BucketKind : uint8_t {
   kEmbedding,
-  kLayer,  // the seven products of one decoder layer
-  kHead,   // lm_head, or the copy of a tied embedding that is not on the head's stage
-  kNorms,  // of all layers of the stage, and the final one: never divided, and fp32 whatever the precision
+  kLayer,    // the seven products of one decoder layer
+  kHead,     // lm_head, or the copy of a tied embedding that is not on the head's stage
+  kVectors,  // norms and biases of all layers, and the final norm: never divided over replicas, always fp32
 };
+
+// The part of a vector's gradient that a tensor rank has before ranks add theirs up.
+enum class VectorGradient : uint8_t {
+  kOfRows,   // norms of the residual stream: that of its rows, where sequence parallelism divides them; else all
+  kOfHeads,  // norms of heads: that of its heads
+  kWhole,    // biases: all, of its part of the bias
+};
+// REQUIRES: tensor.is_vector().
+VectorGradient VectorGradientOf(const ParameterTensor& tensor);
 
 struct ParameterBucket {
   BucketKind kind = BucketKind::kLayer;
@@ -30,8 +39,8 @@ struct ParameterBucket {
   int64_t elements_per_rank(int64_t tensor) const;  // of one tensor rank
 };
 
-// The buckets of a stage in the order in which its forward needs them; norms last. Together they hold
-// ParameterTensors(model, range).
+// The buckets of a stage in the order in which its forward needs them; vectors last, in the order of VectorGradient.
+// Together they hold ParameterTensors(model, range).
 std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const LayerRange& range);
 
 // Elements that a rank holds of a bucket with `elements` on each tensor rank.
@@ -42,7 +51,7 @@ struct BucketShare {
   int64_t gradients = 0;  // accumulators that stay
   int64_t states = 0;     // the optimizer's
 };
-// ZeRO 1 divides optimizer states, 2 also gradients, 3 also weights; norms are never divided.
+// ZeRO 1 divides optimizer states, 2 also gradients, 3 also weights; vectors are never divided.
 BucketShare ShareOfBucket(BucketKind kind, int64_t elements, int64_t data, int32_t zero_stage);
 
 // Number of buckets that are whole at once. ZeRO 2: gradients that are added to, and others that are being scattered.
@@ -52,11 +61,11 @@ constexpr int64_t WholeBucketsAtOnce(int32_t zero_stage) { return zero_stage >= 
 // Most elements of the runs in which an update takes an offloaded bucket: their master weights and moments take 48 MiB
 // of the device.
 inline constexpr int64_t kOffloadedRunElements = int64_t{1} << 22;
-// True when the host may keep a bucket's optimizer states: those of norms are small and stay on the device.
-constexpr bool CanBeOffloaded(BucketKind kind) { return kind != BucketKind::kNorms; }
+// True when the host may keep a bucket's optimizer states: those of vectors are small and stay on the device.
+constexpr bool CanBeOffloaded(BucketKind kind) { return kind != BucketKind::kVectors; }
 // Number of fp32 vectors in a bucket's states: AdamW's moments, and master weights where bf16 computes.
 constexpr int64_t StateVectors(BucketKind kind, Precision precision) {
-  return precision == Precision::kBf16 && kind != BucketKind::kNorms ? 3 : 2;
+  return precision == Precision::kBf16 && kind != BucketKind::kVectors ? 3 : 2;
 }
 
 // A run of a tensor rank's part of a tensor: elements [first, first + count), row by row.

@@ -24,13 +24,21 @@ PartWork ProductWork(int64_t n, int64_t in, int64_t out, const ExecutionConfig& 
           .weight_grad = {.flops = flops, .bytes = e * (n * in + n * out) + 2 * g * in * out}};
 }
 
-PartWork NormWork(int64_t n, int64_t h, const ExecutionConfig& config) {
+// An RMSNorm of `elements` with `weights` weights.
+PartWork NormWork(int64_t elements, int64_t weights, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
   const int64_t g = kGradientBytes;
-  const int64_t elements = n * h / config.norm_region_split();
   return {.forward = Work::Streamed(2 * e * elements),
           .input_grad = Work::Streamed(3 * e * elements),
-          .weight_grad = Work::Streamed(2 * e * elements + 2 * g * h)};
+          .weight_grad = Work::Streamed(2 * e * elements + 2 * g * weights)};
+}
+
+// The bias of a product whose outputs are `width` wide.
+PartWork BiasWork(int64_t n, int64_t width, const ExecutionConfig& config) {
+  const int64_t e = ElementBytes(config.precision);
+  return {.forward = Work::Streamed(e * n * width),
+          .input_grad = {},
+          .weight_grad = Work::Streamed(e * n * width + 2 * kGradientBytes * width)};
 }
 
 Work OfAttention(int64_t flops, int64_t bytes) {
@@ -42,11 +50,11 @@ PartWork AttentionCoreWork(const ModelSpec& model, const ExecutionConfig& config
   const int64_t n = config.tokens();
   const int64_t e = ElementBytes(config.precision);
   const int64_t probabilities = n * config.sequence_length * model.num_attention_heads / t;
-  const int64_t widths = n * (model.hidden_size / t + model.key_value_width_per_rank(t));
-  const int64_t product_flops = 2 * n * config.sequence_length * model.hidden_size / t;
+  const int64_t widths = n * (model.query_width() / t + model.key_value_width_per_rank(t));
+  const int64_t product_flops = 2 * n * config.sequence_length * model.query_width() / t;
   if (config.attention == Attention::kBlocked) {
     const int64_t rows = kFp32Bytes * n * model.num_attention_heads / t;
-    const int64_t sum = 2 * kFp32Bytes * n * model.hidden_size / t;  // dQ, added up in fp32
+    const int64_t sum = 2 * kFp32Bytes * n * model.query_width() / t;  // dQ, added up in fp32
     return {.forward = OfAttention(product_flops, 2 * e * widths + rows),
             .input_grad = OfAttention(5 * product_flops / 2, 4 * e * widths + 2 * rows + sum),
             .weight_grad = {}};
@@ -77,22 +85,50 @@ struct TensorOf {
 };
 
 TensorOf Embedding(const ModelSpec& model) {
-  return {"model.embed_tokens.weight", model.vocab_size, model.hidden_size, 0};
+  return {"model.embed_tokens.weight", model.vocab_rows(), model.hidden_size, 0};
 }
 
-std::array<TensorOf, 9> LayerTensors(const ModelSpec& model) {
+// Some tensors, without memory of their own.
+class TensorList {
+ public:
+  void Add(TensorOf tensor) { tensors_.at(size_++) = tensor; }
+  const TensorOf* begin() const { return tensors_.data(); }
+  const TensorOf* end() const { return tensors_.data() + size_; }
+
+ private:
+  std::array<TensorOf, 15> tensors_;
+  size_t size_ = 0;
+};
+
+TensorList LayerTensors(const ModelSpec& model) {
   const int64_t h = model.hidden_size;
   const int64_t f = model.intermediate_size;
+  const int64_t q = model.query_width();
   const int64_t k = model.key_value_width();
-  return {{{"input_layernorm.weight", h},
-           {"self_attn.q_proj.weight", h, h, 0},
-           {"self_attn.k_proj.weight", k, h, 0, model.num_key_value_heads},
-           {"self_attn.v_proj.weight", k, h, 0, model.num_key_value_heads},
-           {"self_attn.o_proj.weight", h, h, 1},
-           {"post_attention_layernorm.weight", h},
-           {"mlp.gate_proj.weight", f, h, 0},
-           {"mlp.up_proj.weight", f, h, 0},
-           {"mlp.down_proj.weight", h, f, 1}}};
+  const int64_t kv_heads = model.num_key_value_heads;
+  TensorList list;
+  list.Add({"input_layernorm.weight", h});
+  list.Add({"self_attn.q_proj.weight", q, h, 0});
+  list.Add({"self_attn.k_proj.weight", k, h, 0, kv_heads});
+  list.Add({"self_attn.v_proj.weight", k, h, 0, kv_heads});
+  list.Add({"self_attn.o_proj.weight", h, q, 1});
+  if (model.has_qkv_bias()) {
+    list.Add({"self_attn.q_proj.bias", q, 0, 0});
+    list.Add({"self_attn.k_proj.bias", k, 0, 0, kv_heads});
+    list.Add({"self_attn.v_proj.bias", k, 0, 0, kv_heads});
+  }
+  if (model.has_output_bias()) {
+    list.Add({"self_attn.o_proj.bias", h});
+  }
+  if (model.has_head_norms()) {
+    list.Add({"self_attn.q_norm.weight", model.head_dim()});
+    list.Add({"self_attn.k_norm.weight", model.head_dim()});
+  }
+  list.Add({"post_attention_layernorm.weight", h});
+  list.Add({"mlp.gate_proj.weight", f, h, 0});
+  list.Add({"mlp.up_proj.weight", f, h, 0});
+  list.Add({"mlp.down_proj.weight", h, f, 1});
+  return list;
 }
 
 TensorOf HeadNorm(const ModelSpec& model) { return {"model.norm.weight", model.hidden_size}; }
@@ -100,7 +136,7 @@ TensorOf HeadNorm(const ModelSpec& model) { return {"model.norm.weight", model.h
 // The head's product; nullopt where the embedding that it is tied to is on the same stage.
 std::optional<TensorOf> HeadProduct(const ModelSpec& model, const LayerRange& range) {
   if (!model.tie_word_embeddings) {
-    return TensorOf{"lm_head.weight", model.vocab_size, model.hidden_size, 0};
+    return TensorOf{"lm_head.weight", model.vocab_rows(), model.hidden_size, 0};
   }
   return range.has_embedding ? std::nullopt : std::optional(Embedding(model));
 }
@@ -153,6 +189,14 @@ std::vector<ParameterTensor> ParameterTensors(const ModelSpec& model, const Laye
   return tensors;
 }
 
+int64_t LayerVectorElements(const ModelSpec& model, int64_t tensor) {
+  int64_t elements = 0;
+  for (const TensorOf& each : LayerTensors(model)) {
+    elements += each.columns == 0 ? each.CountPerRank(tensor) : 0;
+  }
+  return elements;
+}
+
 int64_t ParameterCount(const ModelSpec& model, const LayerRange& range) {
   return ParameterCountPerRank(model, range, /*tensor=*/1);
 }
@@ -201,28 +245,38 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t n = config.tokens();
   const int64_t h = model.hidden_size;
   const int64_t f = model.intermediate_size;
+  const int64_t q = model.query_width() / t;
   const int64_t k = model.key_value_width_per_rank(t);
   const int64_t e = ElementBytes(config.precision);
   const int64_t norm_region = n * h / config.norm_region_split();
-  const int64_t rope_bytes = 2 * e * n * (h / t + k);
+  const int64_t rope_bytes = 2 * e * n * (q + k);
 
   PartWork work;
   Work cheap;  // to make again: the normalised inputs of products, and the input of the down projection
   for (int64_t i = 0; i < 2; ++i) {
-    const PartWork norm = NormWork(n, h, config);
+    const PartWork norm = NormWork(norm_region, h, config);
     work += norm;
     cheap += norm.forward;
     work += {.forward = Work::Streamed(3 * e * norm_region),
              .input_grad = Work::Streamed(3 * e * norm_region),
              .weight_grad = {}};  // residual
   }
-  work += ProductWork(n, h, h / t, config);  // q
-  work += ProductWork(n, h, k, config);      // k
-  work += ProductWork(n, h, k, config);      // v
+  work += ProductWork(n, h, q, config);
+  work += ProductWork(n, h, k, config);  // k
+  work += ProductWork(n, h, k, config);  // v
+  if (model.has_qkv_bias()) {
+    work += BiasWork(n, q + 2 * k, config);
+  }
+  if (model.has_head_norms()) {
+    work += NormWork(n * (q + k), 2 * model.head_dim(), config);
+  }
   work += {.forward = Work::Streamed(rope_bytes), .input_grad = Work::Streamed(rope_bytes), .weight_grad = {}};
   const PartWork core = AttentionCoreWork(model, config);
   work += core;
-  work += ProductWork(n, h / t, h, config);  // o
+  work += ProductWork(n, q, h, config);  // o
+  if (model.has_output_bias()) {
+    work += BiasWork(n, h, config);
+  }
   work += ProductWork(n, h, f / t, config);  // gate
   work += ProductWork(n, h, f / t, config);  // up
   const Work swiglu = Work::Streamed(3 * e * n * f / t);
@@ -255,9 +309,9 @@ PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config) {
 
 PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t n = config.tokens();
-  const int64_t logits = n * (model.vocab_size / config.tensor);
-  PartWork work = NormWork(n, model.hidden_size, config);
-  work += ProductWork(n, model.hidden_size, model.vocab_size / config.tensor, config);
+  const int64_t logits = n * (model.vocab_rows() / config.tensor);
+  PartWork work = NormWork(n * model.hidden_size / config.norm_region_split(), model.hidden_size, config);
+  work += ProductWork(n, model.hidden_size, model.vocab_rows() / config.tensor, config);
   work += {.forward = Work::Streamed(2 * kFp32Bytes * logits),
            .input_grad = Work::Streamed(2 * kFp32Bytes * logits),
            .weight_grad = {}};

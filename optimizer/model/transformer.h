@@ -1,8 +1,9 @@
 // Shape arithmetic of the Llama decoder: parameters, FLOPs and bytes moved, exact integers.
 //
 // Letters used below: n = b * s tokens of a micro-batch, h = hidden_size, f = intermediate_size, a = attention heads,
-// k = key-value heads * head size (width of keys and values), V = vocab_size, t = tensor-parallel degree, e = bytes of
-// an element, g = bytes of a gradient element. Everything is per tensor-parallel rank.
+// q = heads * head size (width of queries), k = key-value heads * head size (width of keys and values), V = rows of the
+// vocabulary, t = tensor-parallel degree, e = bytes of an element, g = bytes of a gradient element. Everything is per
+// tensor-parallel rank.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,12 @@ namespace geopipe {
 // One parameter tensor under its Hugging Face name.
 struct ParameterTensor {
   std::string name;            // "model.layers.0.self_attn.q_proj.weight"
-  std::vector<int64_t> shape;  // [out, in] for products, [vocab, hidden] for embedding and head, [hidden] for norms
+  std::vector<int64_t> shape;  // [out, in] for products, [rows, hidden] for embedding and head, one axis for vectors
   int32_t split_axis = -1;     // axis divided over tensor-parallel ranks (Megatron, arXiv 1909.08053); -1: replicated
   int64_t max_parts = 0;       // keys and values: their heads; more tensor ranks than that share a part. 0: any number
 
+  // True for norms and biases: fp32 whatever the precision, never divided over replicas, without weight decay.
+  bool is_vector() const { return shape.size() == 1; }
   int64_t count() const;
   // Number of different parts that `tensor` ranks have of it; rank r has part r * parts / tensor.
   int64_t parts(int64_t tensor) const;
@@ -33,6 +36,9 @@ struct ParameterTensor {
 // The tensors that a stage with `range` holds, in model order. With tied embeddings a stage that has the head but not
 // the embedding holds a copy of "model.embed_tokens.weight"; a stage with both holds it once.
 std::vector<ParameterTensor> ParameterTensors(const ModelSpec& model, const LayerRange& range);
+
+// Elements of the vectors of one layer, on one tensor rank: norms, and where the family has them biases.
+int64_t LayerVectorElements(const ModelSpec& model, int64_t tensor);
 
 // Elements of ParameterTensors(model, range), of the whole tensors and of one rank's shards.
 int64_t ParameterCount(const ModelSpec& model, const LayerRange& range);
@@ -85,20 +91,22 @@ struct PartWork {
 };
 
 // One decoder layer. Products (q, k, v, o, gate, up, down), each FLOPs 2 * n * in * out / t for F, I and W alike.
-// Attention is dense over s (the causal mask saves nothing): scores and context take 2 * n * s * h / t FLOPs each in F
+// Attention is dense over s (the causal mask saves nothing): scores and context take 2 * n * s * q / t FLOPs each in F
 // and twice that in I; they have no weights. Bytes per operation:
 //   product  F: e(n*in + in*out + n*out)   I: the same   W: e(n*in + n*out) + 2g*in*out (accumulates)
 //   RMSNorm  F: 2enh   I: 3enh   W: 2enh + 2gh         (/t with sequence parallelism, but for 2gh; twice per layer)
 //   residual F: 3enh   I: 3enh                         (/t with sequence parallelism; twice per layer)
-//   RoPE     F: 2e(nh + nk)/t   I: the same
+//   RoPE     F: 2e(nq + nk)/t   I: the same
+//   norms of heads  as RMSNorm of nq + nk elements and weights of one head each
+//   bias     F: en*out/t (written before the product adds to it)   W: en*out/t + 2g*out/t
 //   SwiGLU   F: 3enf/t   I: 5enf/t
 //   attention core, with p = n*s*a elements of probabilities:
-//            F: e(4p + 2nh + 2nk)/t                      (scores, softmax, context)
-//            I: e(7p + 4nh + 4nk)/t                      (dP, dV, softmax, dQ, dK)
-// Blocked attention is causal, so half of each product is left: n * s * h / t FLOPs, two of them in F, five in I (the
+//            F: e(4p + 2nq + 2nk)/t                      (scores, softmax, context)
+//            I: e(7p + 4nq + 4nk)/t                      (dP, dV, softmax, dQ, dK)
+// Blocked attention is causal, so half of each product is left: n * s * q / t FLOPs, two of them in F, five in I (the
 // scores again, dP, dV, dQ, dK); and
-//            F: (e(2nh + 2nk) + 4na)/t                   (q, k, v, context; a number for each row)
-//            I: (e(4nh + 4nk) + 8na + 8nh)/t             (the same, their gradients, dQ in fp32)
+//            F: (e(2nq + 2nk) + 4na)/t                   (q, k, v, context; a number for each row)
+//            I: (e(4nq + 4nk) + 8na + 8nq)/t             (the same, their gradients, dQ in fp32)
 // Recomputation adds to I: selective, the attention core's F (blocked: nothing); full, the whole F.
 PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config);
 

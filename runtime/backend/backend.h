@@ -148,7 +148,7 @@ class Backend {
 
   // c = a * b, or c += a * b. Each of the three may be fp32 or bf16, whatever the others are. Products are added in
   // fp32, and c is read in its own type where it is added to. A device's bf16 instructions may take numbers below
-  // 2^-126 for zero. c overlaps neither operand.
+  // 2^-126 for zero. c overlaps neither operand. Without a sum (an extent of 0) a product is zero.
   virtual absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                               bool accumulate) = 0;
 
@@ -171,6 +171,11 @@ class Backend {
   // grad_weight += sum over rows of grad_y * x * inverse_rms.
   virtual absl::Status RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
                                          const ConstMatrixView& grad_y, VectorView<float> grad_weight) = 0;
+
+  // y = `row` in every row, or y += it.
+  virtual absl::Status RepeatRow(VectorView<const float> row, const MatrixView& y, bool accumulate) = 0;
+  // sum += the rows of `values`, in their order.
+  virtual absl::Status SumRows(const ConstMatrixView& values, VectorView<float> sum) = 0;
 
   // Rotates each head of x [b * sequence, heads * head_dim] in place by its position; kBackward rotates back, which is
   // the gradient. Row i stands at position i mod sequence.

@@ -93,6 +93,19 @@ absl::Status CpuBackend::RmsNormWeightGrad(const ConstMatrixView& x, VectorView<
   });
 }
 
+absl::Status CpuBackend::RepeatRow(VectorView<const float> row, const MatrixView& y, bool accumulate) {
+  GP_CHECK(row.size == y.columns);
+  return WithElements(y.dtype, [&]<class T>(T) {
+    cpu::ElementwiseKernels<T>::RepeatRow(threads_, row.data, ToRows<T>(y), accumulate);
+  });
+}
+
+absl::Status CpuBackend::SumRows(const ConstMatrixView& values, VectorView<float> sum) {
+  GP_CHECK(sum.size == values.columns);
+  return WithElements(values.dtype,
+                      [&]<class T>(T) { cpu::ElementwiseKernels<T>::SumRows(threads_, ToRows<T>(values), sum.data); });
+}
+
 absl::Status CpuBackend::Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
                               RopeDirection direction) {
   GP_CHECK(x.columns % head_dim == 0 && x.rows % sequence == 0 && head_dim % 2 == 0);

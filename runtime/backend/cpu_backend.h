@@ -29,6 +29,8 @@ class CpuBackend final : public Backend {
                                 const ConstMatrixView& residual, const MatrixView& grad_x) override;
   absl::Status RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
                                  const ConstMatrixView& grad_y, VectorView<float> grad_weight) override;
+  absl::Status RepeatRow(VectorView<const float> row, const MatrixView& y, bool accumulate) override;
+  absl::Status SumRows(const ConstMatrixView& values, VectorView<float> sum) override;
   absl::Status Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
                     RopeDirection direction) override;
   absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,

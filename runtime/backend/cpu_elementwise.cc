@@ -69,6 +69,32 @@ void ElementwiseKernels<T>::SwiGluGrad(int threads, const Rows<const T>& gate, c
 }
 
 template <class T>
+void ElementwiseKernels<T>::RepeatRow(int threads, const float* row, const Rows<T>& y, bool accumulate) {
+  ParallelFor(threads, y.rows, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      T* out = y.Row(i);
+      ForLanes(0, y.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
+        const F32x8 value = LoadUpTo(row + j, count);
+        StoreUpTo(out + j, count, accumulate ? LoadUpTo(out + j, count) + value : value);
+      });
+    }
+  });
+}
+
+template <class T>
+void ElementwiseKernels<T>::SumRows(int threads, const Rows<const T>& values, float* sum) {
+  // Threads divide the columns, so that every element is a sum in order of the rows.
+  ParallelFor(threads, values.columns, 64, [&](int64_t begin, int64_t end) {
+    for (int64_t i = 0; i < values.rows; ++i) {
+      const T* in = values.Row(i);
+      ForLanes(begin, end, [&](int64_t j, int64_t count) GP_CPU_BODY {
+        StoreUpTo(sum + j, count, LoadUpTo(sum + j, count) + LoadUpTo(in + j, count));
+      });
+    }
+  });
+}
+
+template <class T>
 void ElementwiseKernels<T>::SumOfSquares(int threads, int64_t count, const T* values, double* block_sums) {
   const int64_t blocks = (count + kSumBlock - 1) / kSumBlock;
   ParallelFor(threads, blocks, 1, [&](int64_t begin, int64_t end) {

@@ -54,6 +54,10 @@ struct ElementwiseKernels {
   static void SwiGlu(int threads, const Rows<const T>& gate, const Rows<const T>& up, const Rows<T>& out);
   static void SwiGluGrad(int threads, const Rows<const T>& gate, const Rows<const T>& up, const Rows<const T>& grad_out,
                          const Rows<T>& grad_gate, const Rows<T>& grad_up);
+  // y = row in every row, or y += it.
+  static void RepeatRow(int threads, const float* row, const Rows<T>& y, bool accumulate);
+  // sum[j] += values[0][j], values[1][j], …
+  static void SumRows(int threads, const Rows<const T>& values, float* sum);
   // One sum per run of kSumBlock values (the last may be shorter), to be added in order.
   static void SumOfSquares(int threads, int64_t count, const T* values, double* block_sums);
 };

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <cstring>
 #include <dnnl.hpp>
 #include <limits>
 #include <mutex>
@@ -156,6 +157,16 @@ absl::StatusOr<std::unique_ptr<MatMulCache>> MatMulCache::Create(int threads, Bf
 
 absl::Status MatMulCache::Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
                               bool accumulate) {
+  const Extents extents = ExtentsOf(product, a, b, c);
+  if (extents.m == 0 || extents.n == 0) {
+    return absl::OkStatus();
+  }
+  if (extents.k == 0) {
+    for (int64_t i = 0; i < c.rows && !accumulate; ++i) {
+      std::memset(Sub(c, i, 1, 0, c.columns).data, 0, static_cast<size_t>(c.columns * ByteSize(c.dtype)));
+    }
+    return absl::OkStatus();
+  }
   const auto are = [](DType dtype, const auto&... views) { return ((views.dtype == dtype) && ...); };
   const bool native = state_->bf16_products == Bf16Products::kNative && are(DType::kBf16, a, b) &&
                       (c.dtype == DType::kFp32 || c.dtype == DType::kBf16);

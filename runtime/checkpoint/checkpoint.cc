@@ -7,6 +7,7 @@
 #include <iterator>
 #include <optional>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -45,6 +46,15 @@ std::optional<std::string> Difference(const ModelSpec& found, const ModelSpec& n
     if (!difference.has_value() && found.*member != needed.*member) {
       difference = fmt::format("is of a model with {} {}, the job's has {}", name, found.*member, needed.*member);
     }
+  });
+  ForEachFamilyField(found, [&](std::string_view path, const auto& value) {
+    ForEachFamilyField(needed, [&](std::string_view other, const auto& wanted) {
+      if constexpr (std::is_same_v<decltype(value), decltype(wanted)>) {
+        if (path == other && value != wanted && !difference.has_value()) {
+          difference = fmt::format("is of a model with another {}", path.substr(path.rfind('/') + 1));
+        }
+      }
+    });
   });
   return difference;
 }

@@ -32,7 +32,9 @@ std::string PartTag(std::string_view tag, int64_t tensor_rank, int64_t data_rank
   return fmt::format("{}.t{}-d{}", tag, tensor_rank, data_rank);
 }
 
-std::string NormsTag(std::string_view tag) { return fmt::format("{}.norms", tag); }
+std::string VectorsTag(std::string_view tag, int64_t tensor_rank) {
+  return tensor_rank == 0 ? fmt::format("{}.norms", tag) : fmt::format("{}.norms-t{}", tag, tensor_rank);
+}
 
 std::vector<CheckpointUnit> UnitsOf(const LayerRange& range) {
   std::vector<CheckpointUnit> units;

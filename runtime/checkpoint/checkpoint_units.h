@@ -1,7 +1,7 @@
 // The units in which a checkpoint holds a model: its embedding, each decoder layer, its head with the final norm. A
 // unit has the same tensors in every plan, so that any plan reads what any other has written. A unit that one rank
-// writes has two files; where several do, each writes two with its own ranges of the matrices, and one of them two with
-// the norms, which all need.
+// writes has two files; where several do, each writes two with its own ranges of the matrices, and one replica two with
+// the vectors, which all replicas need: of tensor rank 0 norms and its part of biases, of the others their parts.
 #pragma once
 
 #include <cstdint>
@@ -36,8 +36,9 @@ struct CheckpointUnit {
 std::string CheckpointTag(uint64_t incarnation, uint64_t epoch);
 // Tag of one of several ranks that write a unit's parts: "18eb0e6c4a2f1d24-3.t1-d0".
 std::string PartTag(std::string_view tag, int64_t tensor_rank, int64_t data_rank);
-// Tag of the norms of a unit that is written in parts: "18eb0e6c4a2f1d24-3.norms".
-std::string NormsTag(std::string_view tag);
+// Tag of the vectors of a unit that is written in parts: "18eb0e6c4a2f1d24-3.norms" of tensor rank 0, which has all
+// norms, and "18eb0e6c4a2f1d24-3.norms-t1" of one that has parts of biases.
+std::string VectorsTag(std::string_view tag, int64_t tensor_rank);
 
 // Units in the order of the model.
 std::vector<CheckpointUnit> UnitsOf(const LayerRange& range);

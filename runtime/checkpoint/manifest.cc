@@ -7,6 +7,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <type_traits>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
@@ -52,6 +53,14 @@ absl::Status ValidateModelNumbers(const ModelSpec& model) {
     const auto value = static_cast<double>(model.*member);
     if (status.ok() && (!std::isfinite(value) || value < 0)) {
       status = Invalid(fmt::format("the model has {} {}", name, value));
+    }
+  });
+  ForEachFamilyField(model, [&](std::string_view path, const auto& field) {
+    if constexpr (!std::is_enum_v<std::remove_cvref_t<decltype(field)>>) {
+      const auto value = static_cast<double>(field);
+      if (status.ok() && (!std::isfinite(value) || value < 0)) {
+        status = Invalid(fmt::format("the model has {} {}", path.substr(1), value));
+      }
     }
   });
   return status;

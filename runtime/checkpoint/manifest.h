@@ -31,7 +31,8 @@ namespace geopipe {
 
 inline constexpr std::string_view kManifestName = "manifest.json";
 inline constexpr int64_t kManifestVersion = 1;
-inline constexpr int64_t kColumnPartsVersion = 2;  // written where a tensor has its columns in parts; both are read
+inline constexpr int64_t kColumnPartsVersion = 2;  // written where a tensor has its columns in parts
+inline constexpr int64_t kFamiliesVersion = 3;     // written for models that are no plain Llama's; all are read
 
 // Limits for reader and writer alike.
 struct CheckpointLimits {
@@ -116,11 +117,11 @@ std::string CheckpointManifestText(const CheckpointManifest& manifest);
 // version. InvalidArgument: a value is missing or breaks a rule.
 absl::StatusOr<CheckpointManifest> ParseCheckpointManifest(std::string_view text, const std::string& path);
 
-// Calls `visit(name, member)` with every field of ModelSpec, named as in config.json.
+// Calls `visit(name, member)` with every field of ModelSpec that all models have, named as in config.json.
 template <class Visitor>
 void ForEachModelField(Visitor&& visit) {
-  // Does not compile with another number of fields: a new one is a new line below.
-  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j] = ModelSpec{};
+  // Does not compile with another number of fields: a new one is a new line below, or in ForEachFamilyField.
+  [[maybe_unused]] const auto& [a, b, c, d, e, f, g, h, i, j, k, l, m, n, o, p] = ModelSpec{};
   visit("hidden_size", &ModelSpec::hidden_size);
   visit("intermediate_size", &ModelSpec::intermediate_size);
   visit("num_hidden_layers", &ModelSpec::num_hidden_layers);
@@ -131,5 +132,21 @@ void ForEachModelField(Visitor&& visit) {
   visit("rope_theta", &ModelSpec::rope_theta);
   visit("rms_norm_eps", &ModelSpec::rms_norm_eps);
   visit("tie_word_embeddings", &ModelSpec::tie_word_embeddings);
+}
+
+// Calls `visit(path, value)` with every other field of `model`, with its path in config.json. Manifests have those that
+// differ from a plain Llama model's.
+template <class Model, class Visitor>
+void ForEachFamilyField(Model& model, Visitor&& visit) {
+  visit("/model_type", model.family);
+  visit("/head_dim", model.given_head_dim);
+  visit("/padded_vocab_size", model.padded_vocab_size);
+  visit("/sliding_window", model.sliding_window);
+  visit("/attention_bias", model.attention_bias);
+  visit("/rope_scaling/rope_type", model.rope_scaling.type);
+  visit("/rope_scaling/factor", model.rope_scaling.factor);
+  visit("/rope_scaling/low_freq_factor", model.rope_scaling.low_freq_factor);
+  visit("/rope_scaling/high_freq_factor", model.rope_scaling.high_freq_factor);
+  visit("/rope_scaling/original_max_position_embeddings", model.rope_scaling.original_max_position_embeddings);
 }
 }  // namespace geopipe

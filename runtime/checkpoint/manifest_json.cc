@@ -4,6 +4,9 @@
 #include <algorithm>
 #include <charconv>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 
@@ -59,6 +62,46 @@ ordered_json ToJson(const FileEntry& file) {
   return result;
 }
 
+template <class Enum>
+std::optional<Enum> Named(std::string_view word);
+template <>
+std::optional<ModelFamily> Named(std::string_view word) {
+  return ModelFamilyOf(word);
+}
+template <>
+std::optional<RopeScaling::Type> Named(std::string_view word) {
+  return RopeTypeOf(word);
+}
+
+std::string_view WordOf(ModelFamily family) { return ModelFamilyName(family); }
+std::string_view WordOf(RopeScaling::Type type) { return RopeTypeName(type); }
+
+// Returns the keys of config.json that only some families of models have and in which the model differs from a plain
+// Llama.
+ordered_json FamilyFields(const ModelSpec& model) {
+  const auto all_of = [](const ModelSpec& of) {
+    ordered_json all;
+    ForEachFamilyField(of, [&](const char* path, const auto& value) {
+      ordered_json& at = all[ordered_json::json_pointer(path)];
+      if constexpr (std::is_enum_v<std::remove_cvref_t<decltype(value)>>) {
+        at = WordOf(value);
+      } else {
+        at = value;
+      }
+    });
+    return all;
+  };
+  ordered_json fields = all_of(model);
+  const ordered_json plain = all_of(ModelSpec());
+  ordered_json differing = ordered_json::object();
+  for (const auto& [key, value] : fields.items()) {
+    if (value != plain.at(key)) {
+      differing[key] = value;
+    }
+  }
+  return differing;
+}
+
 // The fields of one JSON object. The first that is missing or of another kind is the error; from then on all reads are
 // empty.
 class Fields {
@@ -109,9 +152,14 @@ class Fields {
   }
 
  private:
+  // `key`: of the object, or a JSON pointer into it ("/rope_scaling/factor").
   const json* Find(const char* key) const {
     if (!object_.is_object()) {
       return nullptr;
+    }
+    if (*key == '/') {
+      const json::json_pointer pointer(key);
+      return object_.contains(pointer) ? &object_.at(pointer) : nullptr;
     }
     const auto found = object_.find(key);
     return found == object_.end() ? nullptr : &*found;
@@ -125,6 +173,10 @@ class Fields {
     } else if constexpr (std::is_same_v<T, double>) {
       value = field.is_number() ? field.get<double>() : 0;
       return field.is_number();
+    } else if constexpr (std::is_enum_v<T>) {
+      const std::optional<T> named = field.is_string() ? Named<T>(field.get<std::string>()) : std::nullopt;
+      value = named.value_or(T());
+      return named.has_value();
     } else if constexpr (std::is_same_v<T, std::string>) {
       value = field.is_string() ? field.get<std::string>() : "";
       return field.is_string();
@@ -192,11 +244,11 @@ CheckpointManifest ReadFields(const json& root, absl::Status& error) {
   }
   int64_t version = 0;
   fields.Read("version", version);
-  if (version != kManifestVersion && version != kColumnPartsVersion && error.ok()) {
+  if ((version < kManifestVersion || version > kFamiliesVersion) && error.ok()) {
     error =
-        absl::UnimplementedError(fmt::format("version {} of the format is not known, only {} and {}; use the GeoPipe "
+        absl::UnimplementedError(fmt::format("version {} of the format is not known, only {} to {}; use the GeoPipe "
                                              "that wrote the checkpoint",
-                                             version, kManifestVersion, kColumnPartsVersion));
+                                             version, kManifestVersion, kFamiliesVersion));
     return manifest;
   }
   fields.Read("job", manifest.job);
@@ -210,6 +262,7 @@ CheckpointManifest ReadFields(const json& root, absl::Status& error) {
   if (const auto model = root.find("model"); model != root.end()) {
     Fields model_fields(*model, "the model", error);
     ForEachModelField([&](const char* name, auto member) { model_fields.Read(name, manifest.model.*member); });
+    ForEachFamilyField(manifest.model, [&](const char* path, auto& value) { model_fields.ReadOptional(path, value); });
   } else {
     fields.Fail("model");
   }
@@ -238,7 +291,9 @@ int64_t VersionOf(const CheckpointManifest& manifest) {
   const bool has_column_parts = std::ranges::any_of(manifest.files, [](const FileEntry& file) {
     return std::ranges::any_of(file.tensors, [](const TensorEntry& each) { return each.range.column_parts > 1; });
   });
-  return has_column_parts ? kColumnPartsVersion : kManifestVersion;
+  return !FamilyFields(manifest.model).empty() ? kFamiliesVersion
+         : has_column_parts                    ? kColumnPartsVersion
+                                               : kManifestVersion;
 }
 
 }  // namespace
@@ -258,6 +313,7 @@ std::string CheckpointManifestText(const CheckpointManifest& manifest) {
   root["sequence_length"] = manifest.sequence_length;
   ordered_json& model = root["model"];
   ForEachModelField([&](const char* name, auto member) { model[name] = manifest.model.*member; });
+  model.update(FamilyFields(manifest.model));
   root["plan"] = manifest.plan;
   ordered_json& files = root["files"] = ordered_json::array();
   for (const FileEntry& file : manifest.files) {

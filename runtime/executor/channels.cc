@@ -144,7 +144,7 @@ ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t eleme
   }
   if (model.tie_word_embeddings && plan.stages.size() > 1) {
     // The exchange covers the part of the embedding that the rank updates.
-    const BucketShare share = ShareOfBucket(BucketKind::kEmbedding, model.vocab_size * model.hidden_size / tensor,
+    const BucketShare share = ShareOfBucket(BucketKind::kEmbedding, model.vocab_rows() * model.hidden_size / tensor,
                                             plan.grid.data, plan.zero_stage);
     sizes.tied_gradient_bytes = share.shard * kGradientBytes;
   }

@@ -56,8 +56,9 @@ absl::Status FillIn(const YamlDocument& document, JobSpec* job) {
   if (model.num_key_value_heads == 0) {
     model.num_key_value_heads = model.num_attention_heads;
   }
+  DropDefaults(model);
   if (job->search.sequence_length.empty()) {
-    job->search.sequence_length = {model.max_position_embeddings};
+    job->search.sequence_length = {model.longest_sequence()};
   }
   for (const std::string& key : ModelSchema().KeyPaths()) {
     if (ModelSchema().Show(key, model) == "0") {

@@ -30,6 +30,8 @@ constexpr double kMaxLearningRate = 1e30;  // absurd, and a float
 constexpr double kMaxWeightDecay = 1000;
 constexpr double kMaxGradClip = 1e30;
 constexpr double kMaxRopeTheta = 1e15;
+constexpr double kMaxRopeFactor = 1e6;
+constexpr int64_t kMaxHeadDim = 4096;
 constexpr int64_t kMaxDegree = 65'536;
 constexpr size_t kMaxChoices = 64;
 constexpr size_t kMaxPaths = 4096;
@@ -82,6 +84,34 @@ ValueType<std::string> GivenPath(const std::string& folder) {
 ValueType<double> PositiveUpTo(double max) {
   return Restricted<double>(NumberValue(), fmt::format("above 0 and at most {}", max),
                             [max](const double& value) { return value > 0 && value <= max; });
+}
+
+// Words of an enumeration's values, by their names in config.json.
+std::vector<std::pair<std::string, ModelFamily>> FamilyWords() {
+  std::vector<std::pair<std::string, ModelFamily>> words;
+  for (const ModelFamily family :
+       {ModelFamily::kLlama, ModelFamily::kMistral, ModelFamily::kQwen2, ModelFamily::kQwen3}) {
+    words.emplace_back(ModelFamilyName(family), family);
+  }
+  return words;
+}
+
+Schema<RopeScaling> RopeScalingSchema() {
+  using R = RopeScaling;
+  std::vector<std::pair<std::string, R::Type>> types;
+  for (const R::Type type : {R::Type::kDefault, R::Type::kLinear, R::Type::kLlama3}) {
+    types.emplace_back(RopeTypeName(type), type);
+  }
+  return Schema<R>()
+      .Key("rope_type", ChoiceValue<R::Type>(types), &R::type,
+           "default: as they are; linear: all are lower; llama3: low ones are.")
+      .Key("factor", From(1.0, kMaxRopeFactor, NumberValue()), &R::factor, "By which frequencies are divided.")
+      .Key("low_freq_factor", PositiveUpTo(kMaxRopeFactor), &R::low_freq_factor,
+           "llama3: a frequency with fewer waves in the original length is low.")
+      .Key("high_freq_factor", PositiveUpTo(kMaxRopeFactor), &R::high_freq_factor,
+           "llama3: a frequency with more waves stays.")
+      .Key("original_max_position_embeddings", From<int64_t>(1, kMaxSequenceLength, IntegerValue()),
+           &R::original_max_position_embeddings, "llama3: longest sequence of the pre-training.");
 }
 
 Schema<DataSpec> DataSchema(const std::string& folder) {
@@ -255,17 +285,29 @@ const Schema<ModelSpec>& ModelSchema() {
   const auto needed = [&](int64_t max) { return Showing("", size(max)); };
   static const auto& schema = *new Schema<M>(
       Schema<M>()
+          .Key("model_type", ChoiceValue<ModelFamily>(FamilyWords()), &M::family,
+               "Family: qwen2 has biases of q, k and v, qwen3 norms of each head of q and k.")
           .Key("hidden_size", needed(kMaxWidth), &M::hidden_size, "Width of the residual stream.")
           .Key("intermediate_size", needed(kMaxIntermediateSize), &M::intermediate_size, "Width of the SwiGLU MLP.")
           .Key("num_hidden_layers", needed(kMaxLayers), &M::num_hidden_layers, "Decoder layers.")
           .Key("num_attention_heads", needed(kMaxHeads), &M::num_attention_heads,
-               "Query heads; must divide hidden_size.")
+               "Query heads; must divide hidden_size, unless head_dim is given.")
           .Key("num_key_value_heads", Showing("num_attention_heads", size(kMaxHeads)), &M::num_key_value_heads,
                "Key and value heads; must divide num_attention_heads.")
+          .Key("head_dim", WordOr<int64_t>("auto", 0, size(kMaxHeadDim)), &M::given_head_dim,
+               "Width of a head; auto: hidden_size / num_attention_heads.")
           .Key("vocab_size", needed(kMaxVocabulary), &M::vocab_size, "Tokens of the vocabulary (byte tokenizer: 258).")
+          .Key("padded_vocab_size", WordOr<int64_t>("auto", 0, size(kMaxVocabulary)), &M::padded_vocab_size,
+               "Rows of embedding and head, of which those beyond vocab_size are never predicted; auto: vocab_size.")
           .Key("max_position_embeddings", size(kMaxSequenceLength), &M::max_position_embeddings,
                "Longest sequence of the model.")
           .Key("rope_theta", PositiveUpTo(kMaxRopeTheta), &M::rope_theta, "Base of the rotary embedding.")
+          .Map("rope_scaling", RopeScalingSchema(), &M::rope_scaling, "Rotary frequencies for longer sequences.",
+               Need::kOptional, "none")
+          .Key("sliding_window", WordOr<int64_t>("none", 0, size(kMaxSequenceLength)), &M::sliding_window,
+               "Tokens that a position attends to; sequences may not be longer.")
+          .Key("attention_bias", BooleanValue(), &M::attention_bias,
+               "Whether q, k, v and o have biases (llama, qwen3).")
           .Key("rms_norm_eps", PositiveUpTo(1), &M::rms_norm_eps, "Epsilon of RMSNorm.")
           .Key("tie_word_embeddings", BooleanValue(), &M::tie_word_embeddings,
                "Whether the head uses the embedding's weights."));

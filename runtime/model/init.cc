@@ -98,7 +98,7 @@ std::array<uint32_t, 4> Philox4x32(std::array<uint32_t, 4> counter, std::array<u
 
 absl::Status RandomWeights::Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) {
   if (shape.size() < 2) {
-    std::ranges::fill(values, 1.0F);
+    std::ranges::fill(values, name.ends_with(".bias") ? 0.0F : 1.0F);
     return absl::OkStatus();
   }
   const uint64_t hash = Fnv1a(name);

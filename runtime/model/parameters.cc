@@ -21,7 +21,7 @@ Tensor FirstOf(const Tensor& tensor, int64_t elements) { return tensor.Part(0, {
 std::vector<TensorPiece> PiecesOf(const ParameterBucket& bucket, const ParameterSharding& sharding) {
   const BucketShare share =
       ShareOfBucket(bucket.kind, bucket.elements_per_rank(sharding.tensor), sharding.data, sharding.zero_stage);
-  const bool divided = sharding.data > 1 && sharding.zero_stage >= 1 && bucket.kind != BucketKind::kNorms;
+  const bool divided = sharding.data > 1 && sharding.zero_stage >= 1 && bucket.kind != BucketKind::kVectors;
   const int64_t own = divided ? sharding.data_rank * share.shard : 0;
   std::vector<TensorPiece> pieces;
   int64_t offset = 0;
@@ -87,7 +87,7 @@ absl::Status ParameterSet::Allocate(Bucket& bucket) {
                ? Tensor::Zeros(allocator_->host(), MemoryCategory::kOptimizer, DType::kFp32, {share.states})
                : make(MemoryCategory::kOptimizer, share.states);
   };
-  if (sharding_.precision == Precision::kBf16 && bucket.kind != BucketKind::kNorms) {
+  if (sharding_.precision == Precision::kBf16 && bucket.kind != BucketKind::kVectors) {
     GP_ASSIGN_OR_RETURN(bucket.values,
                         Tensor::Create(*allocator_, MemoryCategory::kWeights, DType::kBf16, {share.weights}));
     GP_ASSIGN_OR_RETURN(bucket.masters, make_states());
@@ -352,12 +352,33 @@ absl::Status ParameterSet::EndGradients(size_t index, bool last, Accumulator whi
   return absl::OkStatus();
 }
 
-absl::Status ParameterSet::ReduceNorms(Bucket& bucket) {
-  const Elements gradients = ElementsOf(bucket.gradients);
-  if (sharding_.sequence_parallel && groups_.tensor != nullptr) {
-    GP_ASSIGN_OR_RETURN(const Completion done, groups_.tensor->AllReduce(ReduceOp::kSum, gradients, gradients));
-    GP_RETURN_IF_ERROR(groups_.tensor->Join(done));
+// Vectors of the same kind are neighbours in their bucket.
+absl::Status ParameterSet::AddOverTensorRanks(const Bucket& bucket, VectorGradient part) {
+  int64_t begin = bucket.elements;
+  int64_t end = 0;
+  for (size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameters; ++i) {
+    if (VectorGradientOf(parameters_[i].spec) == part) {
+      begin = std::min(begin, offsets_[i]);
+      end = std::max(end, offsets_[i] + parameters_[i].spec.count_per_rank(sharding_.tensor));
+    }
   }
+  if (begin >= end) {
+    return absl::OkStatus();
+  }
+  const Tensor gradients = bucket.gradients.Part(begin, {end - begin});
+  GP_ASSIGN_OR_RETURN(const Completion done,
+                      groups_.tensor->AllReduce(ReduceOp::kSum, ElementsOf(gradients), ElementsOf(gradients)));
+  return groups_.tensor->Join(done);
+}
+
+absl::Status ParameterSet::ReduceVectors(Bucket& bucket) {
+  for (const VectorGradient part : {VectorGradient::kOfRows, VectorGradient::kOfHeads}) {
+    const bool adds_up = part == VectorGradient::kOfHeads || sharding_.sequence_parallel;
+    if (adds_up && groups_.tensor != nullptr) {
+      GP_RETURN_IF_ERROR(AddOverTensorRanks(bucket, part));
+    }
+  }
+  const Elements gradients = ElementsOf(bucket.gradients);
   if (groups_.data != nullptr) {
     GP_ASSIGN_OR_RETURN(const Completion done, groups_.data->AllReduce(ReduceOp::kSum, gradients, gradients));
     bucket.under_way.push_back(done);
@@ -367,8 +388,8 @@ absl::Status ParameterSet::ReduceNorms(Bucket& bucket) {
 
 absl::Status ParameterSet::FinishGradients() {
   for (Bucket& bucket : buckets_) {
-    if (bucket.kind == BucketKind::kNorms) {
-      GP_RETURN_IF_ERROR(ReduceNorms(bucket));
+    if (bucket.kind == BucketKind::kVectors) {
+      GP_RETURN_IF_ERROR(ReduceVectors(bucket));
     }
   }
   if (rooms_ != nullptr) {
@@ -398,7 +419,7 @@ absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
   for (const Bucket& bucket : buckets_) {
     // Replicas that hold a whole bucket count a run of it each, too, so that the sum is formed alike for every ZeRO
     // stage.
-    const bool counts_whole = bucket.kind == BucketKind::kNorms || sharding_.data == 1;
+    const bool counts_whole = bucket.kind == BucketKind::kVectors || sharding_.data == 1;
     const int64_t run = counts_whole ? bucket.elements : (bucket.elements + sharding_.data - 1) / sharding_.data;
     const int64_t own = counts_whole ? 0 : run * sharding_.data_rank;
     const bool skips = counts_whole && sharding_.data_rank > 0;
@@ -466,7 +487,7 @@ absl::Status ParameterSet::ForEachRun(const Bucket& bucket, RunUse how,
 
 absl::Status ParameterSet::Update(const TrainingSpec& training, int64_t iteration, std::optional<double> grad_norm) {
   for (Bucket& bucket : buckets_) {
-    AdamWStep step = MakeAdamWStep(training, iteration, grad_norm, /*decays=*/bucket.kind != BucketKind::kNorms);
+    AdamWStep step = MakeAdamWStep(training, iteration, grad_norm, /*decays=*/bucket.kind != BucketKind::kVectors);
     const Tensor gradients = ShareOf(bucket, bucket.gradients);
     const Tensor computes = ShareOf(bucket, bucket.values);
     const auto update = [&](const StateRun& run) {

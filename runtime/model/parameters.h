@@ -30,9 +30,9 @@ struct ParameterSharding {
   int64_t data = 1;
   int64_t data_rank = 0;
   int32_t zero_stage = 0;
-  bool sequence_parallel = false;  // each tensor rank has norm gradients of its rows alone
+  bool sequence_parallel = false;  // each tensor rank has the gradients of the residual stream's norms of its rows
   Precision precision = Precision::kFp32;
-  bool offloads_optimizer = false;  // the host keeps AdamW's states, but those of norms
+  bool offloads_optimizer = false;  // the host keeps AdamW's states, but those of vectors
 
   friend bool operator==(const ParameterSharding&, const ParameterSharding&) = default;
 };
@@ -99,7 +99,7 @@ class ParameterSet final : public WeightSource {
   const Tensor& tied_head_gradient() const { return tied_head_gradient_; }
   // Ends the additions; after the `last` micro-batch their sum over the replicas is under way.
   absl::Status EndGradients(size_t bucket, bool last, Accumulator which = Accumulator::kOwn);
-  // Completes all sums: of the two accumulators of a tied embedding, of norms over all ranks that share them, over
+  // Completes all sums: of the two accumulators of a tied embedding, of vectors over all ranks that share them, over
   // replicas. Kernels enqueued from now on find them.
   absl::Status FinishGradients();
 
@@ -164,7 +164,7 @@ class ParameterSet final : public WeightSource {
   bool Offloaded(const Bucket& bucket) const { return sharding_.offloads_optimizer && CanBeOffloaded(bucket.kind); }
 
   bool Divided(const Bucket& bucket) const {
-    return sharding_.data > 1 && sharding_.zero_stage >= 1 && bucket.kind != BucketKind::kNorms;
+    return sharding_.data > 1 && sharding_.zero_stage >= 1 && bucket.kind != BucketKind::kVectors;
   }
   std::span<Parameter> ParametersOf(const Bucket& bucket) {
     return std::span(parameters_).subspan(bucket.first_parameter, bucket.parameters);
@@ -178,7 +178,8 @@ class ParameterSet final : public WeightSource {
   absl::Status Gather(Bucket& bucket, const Tensor& whole);
   absl::Status GatherInRoom(Bucket& bucket);
   absl::Status Await(Bucket& bucket);
-  absl::Status ReduceNorms(Bucket& bucket);
+  absl::Status ReduceVectors(Bucket& bucket);
+  absl::Status AddOverTensorRanks(const Bucket& bucket, VectorGradient part);
   Tensor ShareOf(const Bucket& bucket, const Tensor& whole_or_share) const;
   Tensor MasterOf(const Bucket& bucket) const;
 

@@ -88,7 +88,7 @@ absl::Status StageContext::AllReduce(ReduceOp op, const Tensor& tensor) const {
 
 // The residual is copied into the sum as one rank's first summand, which saves a pass over it.
 absl::StatusOr<Tensor> StageContext::AddProduct(const Tensor& residual, const Tensor& x, const Parameter& weight,
-                                                MemoryCategory category) const {
+                                                const Parameter* bias, MemoryCategory category) const {
   GP_ASSIGN_OR_RETURN(Tensor sum, NewRows(hidden(), divides_rows() ? MemoryCategory::kWorkspace : category));
   const int64_t parts = divides_rows() ? sharding.tensor : 1;
   const int64_t rows = tokens() / parts;
@@ -97,6 +97,8 @@ absl::StatusOr<Tensor> StageContext::AddProduct(const Tensor& residual, const Te
     const Tensor of_part = sum.Part(part * rows * hidden(), {rows, hidden()});
     if (has_residual) {
       GP_RETURN_IF_ERROR(Copy(residual, of_part));
+      GP_RETURN_IF_ERROR(bias == nullptr ? absl::OkStatus()
+                                         : backend->RepeatRow(bias->value, ViewOf(of_part), /*accumulate=*/true));
     }
     GP_RETURN_IF_ERROR(backend->MatMul(Product::kNT, RowsOf(ViewOf(x), part * rows, rows), ViewOf(weight.value),
                                        ViewOf(of_part), /*accumulate=*/has_residual));

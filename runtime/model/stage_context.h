@@ -4,6 +4,7 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <algorithm>
 #include <cstdint>
 
 #include "optimizer/model/attention.h"
@@ -30,10 +31,13 @@ struct StageContext {
 
   int64_t tokens() const { return batch * sequence; }
   int64_t hidden() const { return model.hidden_size; }
-  int64_t query_width() const { return model.hidden_size / sharding.tensor; }
+  int64_t query_width() const { return model.query_width() / sharding.tensor; }
   int64_t kv_width() const { return model.key_value_width_per_rank(sharding.tensor); }
   int64_t intermediate() const { return model.intermediate_size / sharding.tensor; }
-  int64_t vocabulary() const { return model.vocab_size / sharding.tensor; }
+  int64_t vocabulary() const { return model.vocab_rows() / sharding.tensor; }  // rows, with those of padding
+  int64_t first_class() const { return sharding.tensor_rank * vocabulary(); }
+  // Rows of this rank that stand for tokens: its first ones.
+  int64_t classes() const { return std::clamp<int64_t>(model.vocab_size - first_class(), 0, vocabulary()); }
   bool divides_rows() const { return sharding.sequence_parallel && sharding.tensor > 1; }
   int64_t region_rows() const { return divides_rows() ? tokens() / sharding.tensor : tokens(); }
   bool cuts_messages() const { return sharding.tensor > 1 && !sharding.sequence_parallel; }
@@ -66,9 +70,9 @@ struct StageContext {
   // Reduces any vector over the tensor ranks, in place.
   absl::Status AllReduce(ReduceOp op, const Tensor& tensor) const;
 
-  // A new region = residual + x * W^T, W's rows being this rank's part of the product's inputs.
+  // A new region = residual + x * W^T + bias (may be null), W's columns being this rank's part of the product's inputs.
   absl::StatusOr<Tensor> AddProduct(const Tensor& residual, const Tensor& x, const Parameter& weight,
-                                    MemoryCategory category) const;
+                                    const Parameter* bias, MemoryCategory category) const;
 
   // The two functions convert between a region and the part of it that the rank sends or has received.
   absl::StatusOr<Tensor> ToMessage(Tensor region) const;

@@ -23,7 +23,7 @@ absl::Status CheckOptions(const TransformerStageOptions& options) {
   GP_RETURN_IF_ERROR(ValidateModel(options.model));
   const ParameterSharding& sharding = options.sharding;
   GP_CHECK(options.model.num_attention_heads % sharding.tensor == 0 &&
-               options.model.vocab_size % sharding.tensor == 0 &&
+               options.model.vocab_rows() % sharding.tensor == 0 &&
                options.model.intermediate_size % sharding.tensor == 0,
            "{} tensor ranks", sharding.tensor);
   const int64_t tokens = sharding.data * options.micro_batches * options.micro_batch_size * options.sequence_length;
@@ -41,15 +41,14 @@ absl::Status CheckOptions(const TransformerStageOptions& options) {
   return absl::OkStatus();
 }
 
-// `function` of the angles of position p and pair j: p * theta^(-2j / head_dim), in fp64.
+// `function` of the angles of position p and pair j: p * RopeFrequency, in fp64.
 absl::StatusOr<Tensor> RopeValues(const StageContext& context, double (*function)(double)) {
   const int64_t half = context.model.head_dim() / 2;
   GP_ASSIGN_OR_RETURN(Tensor values,
                       Tensor::Create(*context.allocator, kWorkspace, DType::kFp32, {context.sequence, half}));
   GP_RETURN_IF_ERROR(FillFromHost(values, [&](const Tensor& host) {
     for (int64_t j = 0; j < half; ++j) {
-      const double exponent = -2.0 * static_cast<double>(j) / static_cast<double>(context.model.head_dim());
-      const double frequency = std::pow(context.model.rope_theta, exponent);
+      const double frequency = RopeFrequency(context.model, j);
       for (int64_t position = 0; position < context.sequence; ++position) {
         host.fp32()[position * half + j] = static_cast<float>(function(static_cast<double>(position) * frequency));
       }

@@ -118,6 +118,9 @@ class TransformerStage final : public StageEngine {
   absl::Status HeadBackwardWeight(MicroBatch& saved);
   absl::Status EmbeddingBackwardWeight(MicroBatch& saved);
   absl::Status HeadLoss(int32_t micro_batch, const MicroBatch& saved);
+  // The rows of head or embedding, and the columns of logits, that stand for tokens: all but padding.
+  MatrixView ClassesOf(const Tensor& rows) const;
+  MatrixView LogitsOf(const MicroBatch& saved) const;
   // Completes the gradients' sums over all ranks that share them, once per iteration.
   absl::Status FinishGradients();
   // Adds up the replicas' losses, and the terms of the gradient norm over all ranks of the stage.
@@ -129,7 +132,6 @@ class TransformerStage final : public StageEngine {
   using Accumulator = ParameterSet::Accumulator;
 
   size_t first_block() const { return is_first() ? 1 : 0; }  // in order_
-  int64_t first_class() const { return options_.sharding.tensor_rank * context_.vocabulary(); }
   bool tied() const { return options_.model.tie_word_embeddings; }
   // True for tied embeddings with the other use on another stage.
   bool shares_embedding() const { return tied() && options_.layers.has_embedding != options_.layers.has_head; }

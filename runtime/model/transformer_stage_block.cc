@@ -12,9 +12,13 @@
 namespace geopipe {
 namespace {
 
-// y = x * W^T. W is [out, in], as Hugging Face stores it.
-absl::Status Linear(const StageContext& context, const ConstMatrixView& x, const Parameter& weight, const Tensor& y) {
-  return context.backend->MatMul(Product::kNT, x, ViewOf(weight.value), ViewOf(y), /*accumulate=*/false);
+// y = x * W^T + bias (may be null). W is [out, in], as Hugging Face stores it.
+absl::Status Linear(const StageContext& context, const ConstMatrixView& x, const Parameter& weight,
+                    const Parameter* bias, const Tensor& y) {
+  if (bias != nullptr) {
+    GP_RETURN_IF_ERROR(context.backend->RepeatRow(bias->value, ViewOf(y), /*accumulate=*/false));
+  }
+  return context.backend->MatMul(Product::kNT, x, ViewOf(weight.value), ViewOf(y), /*accumulate=*/bias != nullptr);
 }
 
 // grad_x = grad_y * W, or grad_x += grad_y * W.
@@ -23,9 +27,12 @@ absl::Status LinearInputGrad(const StageContext& context, const Tensor& grad_y, 
   return context.backend->MatMul(Product::kNN, ViewOf(grad_y), ViewOf(weight.value), ViewOf(grad_x), accumulate);
 }
 
-// grad_W += grad_y^T * x.
+// grad_W += grad_y^T * x, and grad_bias += the sum of grad_y's rows.
 absl::Status LinearWeightGrad(const StageContext& context, const Tensor& grad_y, const ConstMatrixView& x,
-                              const Parameter& weight) {
+                              const Parameter& weight, const Parameter* bias = nullptr) {
+  if (bias != nullptr) {
+    GP_RETURN_IF_ERROR(context.backend->SumRows(ViewOf(grad_y), bias->gradient));
+  }
   return context.backend->MatMul(Product::kTN, ViewOf(grad_y), x, ViewOf(weight.gradient), /*accumulate=*/true);
 }
 
@@ -41,6 +48,37 @@ absl::Status NormBackward(const StageContext& context, const Tensor& x, const Pa
                           const ConstMatrixView& grad_y, const ConstMatrixView& residual) {
   GP_RETURN_IF_ERROR(context.backend->RmsNormWeightGrad(ViewOf(x), rms, grad_y, weight.gradient));
   return context.backend->RmsNormInputGrad(ViewOf(x), weight.value, rms, grad_y, residual, ViewOf(x));
+}
+
+// Rows of one head each: [n * heads, head_dim].
+MatrixView HeadsOf(const StageContext& context, const Tensor& rows) {
+  const int64_t d = context.model.head_dim();
+  const MatrixView view = ViewOf(rows);
+  return {view.data, view.rows * view.columns / d, d, d, view.dtype};
+}
+
+// Normalises each head of `input`; returns the result, and the statistics in `rms`.
+absl::StatusOr<Tensor> NormHeads(const StageContext& context, const Tensor& input, const Parameter& weight,
+                                 MemoryCategory category, Tensor& rms) {
+  const MatrixView heads = HeadsOf(context, input);
+  GP_ASSIGN_OR_RETURN(rms, Tensor::Create(*context.allocator, category, DType::kFp32, {heads.rows}));
+  GP_ASSIGN_OR_RETURN(Tensor y, context.NewRows(ViewOf(input).columns, category));
+  GP_RETURN_IF_ERROR(
+      context.backend->RmsNorm(heads, weight.value, context.model.rms_norm_eps, HeadsOf(context, y), rms));
+  return y;
+}
+
+// Turns the gradient of NormHeads' result into that of its input, whose memory it takes; adds the gradient of the
+// weight.
+absl::Status NormHeadsBackward(const StageContext& context, Tensor input, const Parameter& weight, const Tensor& rms,
+                               Tensor& gradient) {
+  const MatrixView heads = HeadsOf(context, input);
+  const MatrixView grad_y = HeadsOf(context, gradient);
+  GP_RETURN_IF_ERROR(context.backend->RmsNormWeightGrad(heads, rms, grad_y, weight.gradient));
+  GP_RETURN_IF_ERROR(context.backend->RmsNormInputGrad(heads, weight.value, rms, grad_y, ConstMatrixView(), heads));
+  gradient = std::move(input);
+  gradient.SetCategory(MemoryCategory::kActivations);
+  return absl::OkStatus();
 }
 
 // --- What recomputation drops after F and makes again in I ---------------------------------------------------------
@@ -71,9 +109,15 @@ absl::Status AttentionForward(const StageContext& context, const BlockParameters
   {
     Tensor room;
     GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context.Whole(saved.attention_input, room));
-    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.q, query));
-    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.k, key));
-    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.v, value));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.q, parameters.q_bias, query));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.k, parameters.k_bias, key));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.v, parameters.v_bias, value));
+  }
+  if (parameters.q_norm != nullptr) {
+    saved.query_input = std::move(query);
+    saved.key_input = std::move(key);
+    GP_ASSIGN_OR_RETURN(query, NormHeads(context, saved.query_input, *parameters.q_norm, category, saved.query_rms));
+    GP_ASSIGN_OR_RETURN(key, NormHeads(context, saved.key_input, *parameters.k_norm, category, saved.key_rms));
   }
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(query), context.rope(), s, d, RopeDirection::kForward));
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(key), context.rope(), s, d, RopeDirection::kForward));
@@ -81,7 +125,8 @@ absl::Status AttentionForward(const StageContext& context, const BlockParameters
   GP_ASSIGN_OR_RETURN(
       saved.state, context.backend->Attention(context.attention(), std::move(query), std::move(key), std::move(value),
                                               ViewOf(saved.context), KeptUnless(DropsStatistics(context))));
-  GP_ASSIGN_OR_RETURN(saved.mlp_residual, context.AddProduct(saved.input, saved.context, *parameters.o, category));
+  GP_ASSIGN_OR_RETURN(saved.mlp_residual,
+                      context.AddProduct(saved.input, saved.context, *parameters.o, parameters.o_bias, category));
   return absl::OkStatus();
 }
 
@@ -102,8 +147,8 @@ absl::Status ForwardToActivation(const StageContext& context, const BlockParamet
   {
     Tensor room;
     GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context.Whole(saved.mlp_input, room));
-    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.gate, saved.gate));
-    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.up, saved.up));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.gate, nullptr, saved.gate));
+    GP_RETURN_IF_ERROR(Linear(context, x, *parameters.up, nullptr, saved.up));
   }
   return MakeActivation(context, saved);
 }
@@ -214,6 +259,14 @@ absl::Status AttentionBackwardInput(const StageContext& context, const BlockPara
   }
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(query), context.rope(), s, d, RopeDirection::kBackward));
   GP_RETURN_IF_ERROR(context.backend->Rope(ViewOf(key), context.rope(), s, d, RopeDirection::kBackward));
+  if (parameters.q_norm != nullptr) {
+    GP_RETURN_IF_ERROR(NormHeadsBackward(context, std::move(saved.query_input), *parameters.q_norm, saved.query_rms,
+                                         saved.gradients.query));
+    GP_RETURN_IF_ERROR(
+        NormHeadsBackward(context, std::move(saved.key_input), *parameters.k_norm, saved.key_rms, saved.gradients.key));
+    saved.query_rms = Tensor();
+    saved.key_rms = Tensor();
+  }
   GP_ASSIGN_OR_RETURN(const Tensor grad_attention_input, context.NewRows(context.hidden(), MemoryCategory::kWorkspace));
   GP_RETURN_IF_ERROR(LinearInputGrad(context, query, *parameters.q, grad_attention_input));
   GP_RETURN_IF_ERROR(LinearInputGrad(context, key, *parameters.k, grad_attention_input, /*accumulate=*/true));
@@ -229,10 +282,12 @@ absl::Status AttentionBackwardInput(const StageContext& context, const BlockPara
 }  // namespace
 
 BlockParameters BlockParameters::Of(ParameterSet& parameters, int64_t layer) {
-  const auto find = [&parameters, layer](std::string_view suffix) {
-    const std::string name = fmt::format("model.layers.{}.{}.weight", layer, suffix);
-    Parameter* parameter = parameters.Find(name);
-    GP_CHECK(parameter != nullptr, "no parameter {}", name);
+  const auto find_any = [&parameters, layer](std::string_view suffix) {
+    return parameters.Find(fmt::format("model.layers.{}.{}", layer, suffix));
+  };
+  const auto find = [&](std::string_view suffix) {
+    Parameter* parameter = find_any(fmt::format("{}.weight", suffix));
+    GP_CHECK(parameter != nullptr, "no parameter {} of layer {}", suffix, layer);
     return parameter;
   };
   return {.bucket = parameters.BucketOf(BucketKind::kLayer, layer),
@@ -244,15 +299,21 @@ BlockParameters BlockParameters::Of(ParameterSet& parameters, int64_t layer) {
           .mlp_norm = find("post_attention_layernorm"),
           .gate = find("mlp.gate_proj"),
           .up = find("mlp.up_proj"),
-          .down = find("mlp.down_proj")};
+          .down = find("mlp.down_proj"),
+          .q_bias = find_any("self_attn.q_proj.bias"),
+          .k_bias = find_any("self_attn.k_proj.bias"),
+          .v_bias = find_any("self_attn.v_proj.bias"),
+          .o_bias = find_any("self_attn.o_proj.bias"),
+          .q_norm = find_any("self_attn.q_norm.weight"),
+          .k_norm = find_any("self_attn.k_norm.weight")};
 }
 
 absl::StatusOr<Tensor> BlockForward(const StageContext& context, const BlockParameters& parameters, Tensor input,
                                     MemoryCategory output_category, SavedBlock& saved) {
   saved.input = std::move(input);
   GP_RETURN_IF_ERROR(ForwardToActivation(context, parameters, saved));
-  GP_ASSIGN_OR_RETURN(Tensor output,
-                      context.AddProduct(saved.mlp_residual, saved.activation, *parameters.down, output_category));
+  GP_ASSIGN_OR_RETURN(Tensor output, context.AddProduct(saved.mlp_residual, saved.activation, *parameters.down, nullptr,
+                                                        output_category));
   DropAfterForward(context, saved);
   return output;
 }
@@ -275,12 +336,13 @@ absl::Status BlockBackwardWeight(const StageContext& context, const BlockParamet
     GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gate, x, *parameters.gate));
     GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.up, x, *parameters.up));
   }
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.mlp_residual, ViewOf(saved.context), *parameters.o));
+  GP_RETURN_IF_ERROR(
+      LinearWeightGrad(context, saved.mlp_residual, ViewOf(saved.context), *parameters.o, parameters.o_bias));
   Tensor room;
   GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context.Whole(saved.attention_input, room));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.query, x, *parameters.q));
-  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.key, x, *parameters.k));
-  return LinearWeightGrad(context, saved.gradients.value, x, *parameters.v);
+  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.query, x, *parameters.q, parameters.q_bias));
+  GP_RETURN_IF_ERROR(LinearWeightGrad(context, saved.gradients.key, x, *parameters.k, parameters.k_bias));
+  return LinearWeightGrad(context, saved.gradients.value, x, *parameters.v, parameters.v_bias);
 }
 
 }  // namespace geopipe

@@ -1,8 +1,8 @@
 // One decoder layer: RMSNorm, causal grouped-query attention with RoPE, residual, RMSNorm, SwiGLU MLP, residual; in
 // three functions (forward, input gradient, weight gradient), so that a schedule may put them apart.
 //
-// Letters: n = b * s tokens, h = hidden_size, k = kv heads * head_dim, f = intermediate_size, t = tensor ranks, r = the
-// rank's region of rows (stage_context.h): n or n / t.
+// Letters: n = b * s tokens, h = hidden_size, q = heads * head_dim, k = kv heads * head_dim, f = intermediate_size, t =
+// tensor ranks, r = the rank's region of rows (stage_context.h): n or n / t.
 #pragma once
 
 #include <absl/status/status.h>
@@ -28,6 +28,13 @@ struct BlockParameters {
   Parameter* gate = nullptr;
   Parameter* up = nullptr;
   Parameter* down = nullptr;
+  // Vectors that only some families have; else null.
+  Parameter* q_bias = nullptr;
+  Parameter* k_bias = nullptr;
+  Parameter* v_bias = nullptr;
+  Parameter* o_bias = nullptr;
+  Parameter* q_norm = nullptr;
+  Parameter* k_norm = nullptr;
 
   static BlockParameters Of(ParameterSet& parameters, int64_t layer);
 };
@@ -36,12 +43,16 @@ struct BlockParameters {
 // says which of them recomputation drops after F; I makes those again. BackwardInput computes in place: the comment
 // after the slash says what a tensor holds from there until BackwardWeight.
 struct SavedBlock {
-  Tensor input;                  // [r, h] / given away as the gradient with respect to it
-  Tensor input_rms;              // [r] / freed
-  Tensor attention_input;        // [r, h]
-  AttentionState state;          // query [n, h/t], key and value [n, k/t] after RoPE / freed
-  AttentionGradients gradients;  // empty / of query, key and value, before RoPE
-  Tensor context;                // [n, h/t]
+  Tensor input;            // [r, h] / given away as the gradient with respect to it
+  Tensor input_rms;        // [r] / freed
+  Tensor attention_input;  // [r, h]
+  Tensor query_input;      // of a family with norms of heads: queries [n, q/t] before them / freed
+  Tensor key_input;        // the same [n, k/t]
+  Tensor query_rms;        // [n * heads/t], as key_rms of the key-value heads / freed
+  Tensor key_rms;
+  AttentionState state;          // query [n, q/t], key and value [n, k/t] after RoPE / freed
+  AttentionGradients gradients;  // empty / of the products' queries, keys and values
+  Tensor context;                // [n, q/t]
   Tensor mlp_residual;           // [r, h] / [n, h] gradient of the attention's output
   Tensor mlp_rms;                // [r] / freed
   Tensor mlp_input;              // [r, h]
@@ -55,13 +66,13 @@ struct SavedBlock {
 absl::StatusOr<Tensor> BlockForward(const StageContext& context, const BlockParameters& parameters, Tensor input,
                                     MemoryCategory output_category, SavedBlock& saved);
 
-// Takes the gradient of the output [r, h] and returns that with respect to the input. Adds the gradients of the two
-// norm weights, whose operands are at hand here and would otherwise have to be kept; their sums are in micro-batch
+// Takes the gradient of the output [r, h] and returns that with respect to the input. Adds the gradients of the norms'
+// weights, whose operands are at hand here and would otherwise have to be kept; their sums are in micro-batch
 // order, because backwards are.
 absl::StatusOr<Tensor> BlockBackwardInput(const StageContext& context, const BlockParameters& parameters,
                                           Tensor grad_output, SavedBlock& saved);
 
-// Adds the gradients of the seven products' weights and frees the kept tensors.
+// Adds the gradients of the seven products' weights, and of their biases, and frees the kept tensors.
 absl::Status BlockBackwardWeight(const StageContext& context, const BlockParameters& parameters, SavedBlock saved);
 
 }  // namespace geopipe

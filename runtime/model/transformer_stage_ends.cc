@@ -60,13 +60,26 @@ absl::StatusOr<Tensor> TransformerStage::EmbeddingForward(const MicroBatch& save
   const MemoryCategory category = stays ? MemoryCategory::kActivations : MemoryCategory::kTransport;
   GP_ASSIGN_OR_RETURN(
       Tensor out, context_.NewRows(context_.hidden(), context_.divides_rows() ? MemoryCategory::kWorkspace : category));
-  GP_RETURN_IF_ERROR(context_.backend->Embedding(saved.inputs, ViewOf(embedding_->value), first_class(), ViewOf(out)));
+  GP_RETURN_IF_ERROR(
+      context_.backend->Embedding(saved.inputs, ViewOf(embedding_->value), context_.first_class(), ViewOf(out)));
   return context_.SumToRegion(std::move(out), category);
 }
 
 absl::Status TransformerStage::EmbeddingBackwardWeight(MicroBatch& saved) {
-  return context_.backend->EmbeddingGrad(saved.inputs, ViewOf(saved.grad_embedded), first_class(),
+  return context_.backend->EmbeddingGrad(saved.inputs, ViewOf(saved.grad_embedded), context_.first_class(),
                                          ViewOf(embedding_->gradient));
+}
+
+MatrixView TransformerStage::ClassesOf(const Tensor& rows) const {
+  MatrixView view = ViewOf(rows);
+  view.rows = context_.classes();
+  return view;
+}
+
+MatrixView TransformerStage::LogitsOf(const MicroBatch& saved) const {
+  MatrixView view = ViewOf(saved.logits);
+  view.columns = context_.classes();
+  return view;
 }
 
 absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved) {
@@ -81,8 +94,7 @@ absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, Mi
   {
     Tensor room;
     GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context_.Whole(saved.head_input, room));
-    GP_RETURN_IF_ERROR(
-        backend.MatMul(Product::kNT, x, ViewOf(head_->value), ViewOf(saved.logits), /*accumulate=*/false));
+    GP_RETURN_IF_ERROR(backend.MatMul(Product::kNT, x, ClassesOf(head_->value), LogitsOf(saved), /*accumulate=*/false));
   }
   return HeadLoss(micro_batch, saved);
 }
@@ -90,7 +102,7 @@ absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, Mi
 // Computes the loss. Where ranks divide the vocabulary, no logit leaves its rank (arXiv 1909.08053, section 3).
 absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& saved) {
   Backend& backend = *context_.backend;
-  const MatrixView logits = ViewOf(saved.logits);
+  const MatrixView logits = LogitsOf(saved);
   const VectorView<double> loss = Scalar(ScalarKind::kLoss, micro_batch);
   if (options_.sharding.tensor == 1) {
     return backend.CrossEntropy(logits, saved.targets, loss);
@@ -102,7 +114,7 @@ absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& s
                       Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32, {2, n}));
   GP_RETURN_IF_ERROR(backend.CrossEntropyMax(logits, maxima));
   GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kMax, maxima));
-  GP_RETURN_IF_ERROR(backend.CrossEntropySums(logits, maxima, saved.targets, first_class(), sums));
+  GP_RETURN_IF_ERROR(backend.CrossEntropySums(logits, maxima, saved.targets, context_.first_class(), sums));
   GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kSum, sums));
   return backend.CrossEntropyLoss(logits, maxima, sums, loss);
 }
@@ -110,11 +122,11 @@ absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& s
 absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {
   Backend& backend = *context_.backend;
   // The divisor is the number of the iteration's tokens, known before any micro-batch has run.
-  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(ViewOf(saved.logits), saved.targets, first_class(),
+  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(LogitsOf(saved), saved.targets, context_.first_class(),
                                               1.0 / static_cast<double>(options_.training.tokens_per_iteration)));
   saved.targets = Tensor();
   GP_ASSIGN_OR_RETURN(const Tensor grad_head_input, context_.NewRows(context_.hidden(), MemoryCategory::kWorkspace));
-  GP_RETURN_IF_ERROR(backend.MatMul(Product::kNN, ViewOf(saved.logits), ViewOf(head_->value), ViewOf(grad_head_input),
+  GP_RETURN_IF_ERROR(backend.MatMul(Product::kNN, LogitsOf(saved), ClassesOf(head_->value), ViewOf(grad_head_input),
                                     /*accumulate=*/false));
   GP_RETURN_IF_ERROR(context_.SumOverRanks(grad_head_input));
   const MatrixView residual = ViewOf(saved.head_residual);
@@ -130,7 +142,7 @@ absl::Status TransformerStage::HeadBackwardWeight(MicroBatch& saved) {
   const Tensor& accumulator = tied() && is_first() ? parameters_.tied_head_gradient() : head_->gradient;
   Tensor room;
   GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context_.Whole(saved.head_input, room));
-  return context_.backend->MatMul(Product::kTN, ViewOf(saved.logits), x, ViewOf(accumulator), /*accumulate=*/true);
+  return context_.backend->MatMul(Product::kTN, LogitsOf(saved), x, ClassesOf(accumulator), /*accumulate=*/true);
 }
 
 absl::StatusOr<std::optional<Tensor>> TransformerStage::TakeTiedGradient() {

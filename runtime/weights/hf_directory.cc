@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <functional>
 #include <optional>
 #include <set>
@@ -145,6 +146,15 @@ absl::Status HfDirectory::OpenShard(const std::string& file_name) {
   return absl::OkStatus();
 }
 
+int64_t HfDirectory::EmbeddingRows() const {
+  const auto file = file_of_.find(kEmbedding);
+  if (file == file_of_.end()) {
+    return 0;
+  }
+  const std::vector<int64_t>& shape = shards_.at(file->second).tensors().find(kEmbedding)->second.shape;
+  return shape.empty() ? 0 : shape.front();
+}
+
 absl::Status HfDirectory::CheckHoldsOnly(const ModelSpec& model) const {
   // A tied head may be stored, too, and the frequencies of rotary embeddings follow from rope_theta.
   std::set<std::string, std::less<>> known = {std::string(kHead)};
@@ -164,8 +174,12 @@ absl::Status HfDirectory::CheckHoldsOnly(const ModelSpec& model) const {
 
 absl::Status HfDirectory::CheckHoldsAll(const ModelSpec& model) const {
   for (const ParameterTensor& tensor : AllTensors(model)) {
-    GP_ASSIGN_OR_RETURN(const SafetensorsFile* const shard, Find(tensor.name, tensor.shape));
-    GP_RETURN_IF_ERROR(shard->CheckTensor(tensor.name, tensor.shape));
+    GP_ASSIGN_OR_RETURN(const Found found, Find(tensor.name, tensor.shape));
+    GP_RETURN_IF_ERROR(found.shard->CheckTensor(tensor.name, found.shape));
+    const bool has_rows = tensor.name == kHead || tensor.name == kEmbedding;
+    if (has_rows && found.shape.front() < model.vocab_size) {
+      return found.shard->CheckTensor(tensor.name, {model.vocab_size, model.hidden_size});  // names both shapes
+    }
   }
   return absl::OkStatus();
 }
@@ -187,8 +201,7 @@ absl::Status HfDirectory::CheckTiedHead(const ModelSpec& model) const {
                    directory_, head->second, kHead, kEmbedding));
 }
 
-absl::StatusOr<const SafetensorsFile*> HfDirectory::Find(std::string_view name,
-                                                         const std::vector<int64_t>& shape) const {
+absl::StatusOr<HfDirectory::Found> HfDirectory::Find(std::string_view name, const std::vector<int64_t>& shape) const {
   const auto file = file_of_.find(name);
   if (file == file_of_.end()) {
     return absl::NotFoundError(fmt::format("{}: tensor {} is missing; {}", directory_, name,
@@ -200,18 +213,25 @@ absl::StatusOr<const SafetensorsFile*> HfDirectory::Find(std::string_view name,
   const std::vector<int64_t>& stored = shard.tensors().find(name)->second.shape;
   const bool has_rows = (name == kHead || name == kEmbedding) && stored.size() == 2 && shape.size() == 2;
   if (has_rows && stored[1] == shape[1] && stored[0] > shape[0]) {
-    return absl::InvalidArgumentError(fmt::format(
-        "{}: tensor {} has {} rows, {} more than vocab_size {}: its vocabulary was padded, and the rows would be lost; "
-        "say vocab_size: {} in config.json, or cut them off (resize_token_embeddings of transformers)",
-        shard.path(), name, stored[0], stored[0] - shape[0], shape[0], stored[0]));
+    return absl::InvalidArgumentError(
+        fmt::format("{}: tensor {} has {} rows, {} more than the model's {}: its vocabulary was padded, and the rows "
+                    "would be lost; "
+                    "say padded_vocab_size: {} in the job's model, which keeps them and predicts none",
+                    shard.path(), name, stored[0], stored[0] - shape[0], shape[0], stored[0]));
   }
-  return &shard;
+  const bool is_padded = has_rows && stored[1] == shape[1] && stored[0] < shape[0];
+  return Found{&shard, is_padded ? stored : shape};
 }
 
 absl::Status HfDirectory::Read(std::string_view name, const std::vector<int64_t>& shape,
                                std::span<float> values) const {
-  GP_ASSIGN_OR_RETURN(const SafetensorsFile* const shard, Find(name, shape));
-  return shard->Read(name, shape, values);
+  GP_ASSIGN_OR_RETURN(const Found found, Find(name, shape));
+  size_t stored = 1;
+  for (const int64_t extent : found.shape) {
+    stored *= static_cast<size_t>(extent);
+  }
+  std::ranges::fill(values.subspan(stored), 0.0F);
+  return found.shard->Read(name, found.shape, values.first(stored));
 }
 
 }  // namespace geopipe

@@ -3,6 +3,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <cstdint>
 #include <map>
 #include <span>
 #include <string>
@@ -22,6 +23,9 @@ class HfDirectory {
   // "weight_map", or that contradicts the shards (a tensor or file that is not there or not named, another total_size).
   static absl::StatusOr<HfDirectory> Open(const std::string& directory);
 
+  // Rows of the embedding as it is stored; 0 when there is none.
+  int64_t EmbeddingRows() const;
+
   // InvalidArgument names a tensor that is no part of `model`, which would train without it.
   absl::Status CheckHoldsOnly(const ModelSpec& model) const;
 
@@ -31,17 +35,21 @@ class HfDirectory {
   // InvalidArgument: a tied model has a head of its own here that differs from the embedding. Reads both tensors.
   absl::Status CheckTiedHead(const ModelSpec& model) const;
 
-  // Fills `values` (row-major, as many as `shape` has elements) with a tensor as fp32. NotFound names directory and
-  // tensor, and for a missing lm_head.weight the likely cause; InvalidArgument says of an embedding or head with more
-  // rows than the vocabulary how many and why; other errors are those of SafetensorsFile::Read. A tied model has no
-  // lm_head.weight, and none is asked for.
+  // Fills `values` (row-major, as many as `shape` has elements) with a tensor as fp32; an embedding or head that has
+  // fewer rows here gets rows of zeros. NotFound names directory and tensor, and for a missing lm_head.weight the
+  // likely cause; InvalidArgument says of an embedding or head with more rows how many and why; other errors are those
+  // of SafetensorsFile::Read. A tied model has no lm_head.weight, and none is asked for.
   absl::Status Read(std::string_view name, const std::vector<int64_t>& shape, std::span<float> values) const;
 
  private:
   explicit HfDirectory(std::string directory) : directory_(std::move(directory)) {}
 
-  // The shard that has the tensor with this shape. Errors: those of Read.
-  absl::StatusOr<const SafetensorsFile*> Find(std::string_view name, const std::vector<int64_t>& shape) const;
+  // A tensor's shard, and its shape there: `shape`, or of an embedding or head fewer rows. Errors: those of Read.
+  struct Found {
+    const SafetensorsFile* shard = nullptr;
+    std::vector<int64_t> shape;
+  };
+  absl::StatusOr<Found> Find(std::string_view name, const std::vector<int64_t>& shape) const;
 
   absl::Status OpenShards();
   absl::Status OpenIndexed(const MappedFile& index_file);

@@ -123,6 +123,7 @@ const std::vector<std::string_view>& PureHeaders() {
                                                         "limits",
                                                         "map",
                                                         "memory",
+                                                        "numbers",
                                                         "numeric",
                                                         "optional",
                                                         "queue",

@@ -52,7 +52,9 @@ TEST_CASE("degrees that do not divide the model or its tokens are refused where 
   };
   const Case cases[] = {
       {"tensor: 3", "spec.parallelism.tensor: is 3; it must be a divisor of model.num_attention_heads 4"},
-      {"tensor: 4", "spec.parallelism.tensor: is 4; it must be a divisor of model.vocab_size 258"},
+      {"tensor: 4",
+       "spec.parallelism.tensor: is 4; it must be a divisor of model.vocab_size 258; or pad the vocabulary, "
+       "model.padded_vocab_size: 260"},
       {"data: 3",
        "spec.training.tokens_per_iteration: 512 is not a multiple of micro_batch_size x sequence_length x data"},
       {"sequence_parallel: true", "spec.parallelism.sequence_parallel: is true"},

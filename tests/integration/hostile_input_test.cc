@@ -211,18 +211,20 @@ TEST_CASE("hostile input: a model of another family") {
     std::vector<std::string> words;
   };
   const Row row = GENERATE(values<Row>({
-      {"LlamaForCausalLM", "Qwen2ForCausalLM", {"architectures: names Qwen2ForCausalLM", "only LlamaForCausalLM"}},
+      {"LlamaForCausalLM",
+       "GemmaForCausalLM",
+       {"architectures: names GemmaForCausalLM", "supported are LlamaForCausalLM, MistralForCausalLM, "}},
       {"\"model_type\": \"llama\"",
        "\"model_type\": \"mistral\"",
-       {"model_type: is 'mistral'", "only llama is supported"}},
+       {"model_type: is 'mistral'", "architectures names LlamaForCausalLM, of another family"}},
       {"{", "{\"num_local_experts\": 8, ", {"num_local_experts: is '8'"}},
-      {"{", "{\"head_dim\": 64, ", {"head_dim: is '64'; only hidden_size / num_attention_heads"}},
+      {"{", "{\"head_dim\": 63, ", {"head_dim: is 63; RoPE turns pairs, so it must be even"}},
       {"{",
-       "{\"rope_parameters\": {\"rope_type\": \"llama3\", \"factor\": 8.0}, ",
-       {"rope_parameters.rope_type: is 'llama3'"}},
+       "{\"rope_parameters\": {\"rope_type\": \"yarn\", \"factor\": 8.0}, ",
+       {"rope_parameters.rope_type: is 'yarn'"}},
       {"{",
        "{\"rope_scaling\": {\"rope_type\": \"llama3\", \"factor\": 8.0}, ",
-       {"rope_scaling.rope_type: is 'llama3'"}},
+       {"rope_scaling.low_freq_factor: missing; rope_type llama3 needs it"}},
       {"{", "{ // a comment\n", {"config.json:1:3: not valid JSON: a comment"}},
       {"{", "{\"a\": NaN, ", {"not valid JSON: NaN"}},
   }));

@@ -5,6 +5,7 @@
 #include <catch2/catch.hpp>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -57,6 +58,8 @@ struct Grid {
   std::vector<GridSite> sites;
   size_t stages = 1;
   bool tied = false;
+  std::string architecture = "LlamaForCausalLM";
+  std::function<void(ModelSpec&)> family = [](ModelSpec&) {};
 };
 
 std::string Exported(const std::filesystem::path& folder, const std::string& dtype) {
@@ -75,7 +78,8 @@ void CheckComesOut(const Grid& grid) {
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   const TempFolder folder = TestFolder();
-  const ModelSpec model = GroupedModel(grid.tied);
+  ModelSpec model = GroupedModel(grid.tied);
+  grid.family(model);
   const std::string imported = (folder.path() / "imported").string();
   std::filesystem::create_directory(imported);
   WriteShardedBf16(imported, model, [&](const ParameterTensor& tensor) { return RandomValues(random, tensor); });
@@ -102,7 +106,7 @@ void CheckComesOut(const Grid& grid) {
   CHECK(*read == model);
   const Json config = Json::parse(std::ifstream(exported + "/config.json"));
   CHECK(config["torch_dtype"] == "bfloat16");
-  CHECK(config["architectures"] == Json{"LlamaForCausalLM"});
+  CHECK(config["architectures"] == Json{grid.architecture});
   const Json index = Json::parse(std::ifstream(exported + "/model.safetensors.index.json"));
   CHECK(index["weight_map"].size() == expected.size());
   CHECK(index["metadata"] == Json::parse(std::ifstream(imported + "/model.safetensors.index.json"))["metadata"]);
@@ -121,28 +125,40 @@ void CheckComesOut(const Grid& grid) {
   CHECK(moved == std::ssize(expected));
 }
 
-TEST_CASE("a bf16 directory comes out of tensor 2 x pipeline 2 as it went in") {
+TEST_CASE("a bf16 directory of Qwen2 comes out of tensor 2 x pipeline 2 as it went in") {
   CheckComesOut({.name = "tp 2 pp 2",
                  .keys = "  precision: bf16\n  parallelism: {tensor: 2, pipeline: 2, stages_per_rank: 1}\n",
                  .sites = {{.name = "a", .devices_per_node = 2}, {.name = "b", .devices_per_node = 2}},
-                 .stages = 2});
+                 .stages = 2,
+                 .architecture = "Qwen2ForCausalLM",
+                 .family = [](ModelSpec& model) { model.family = ModelFamily::kQwen2; }});
 }
 
-TEST_CASE("a tied bf16 directory comes out of tensor 2 x pipeline 2 x data 2 with ZeRO 3 as it went in") {
+TEST_CASE("a tied bf16 directory of Qwen3 comes out of tensor 2 x pipeline 2 x data 2 with ZeRO 3 as it went in") {
   CheckComesOut({.name = "tp 2 sp pp 2 dp 2 zero 3",
                  .keys =
                      "  precision: bf16\n  parallelism: {tensor: 2, sequence_parallel: true, pipeline: 2, data: 2,\n"
                      "    zero_stage: 3, stages_per_rank: 1}\n",
                  .sites = {{.name = "a", .nodes = 2, .devices_per_node = 2}, {.name = "b"}},
                  .stages = 2,
-                 .tied = true});
+                 .tied = true,
+                 .architecture = "Qwen3ForCausalLM",
+                 .family = [](ModelSpec& model) {
+                   model.family = ModelFamily::kQwen3;
+                   model.given_head_dim = 12;
+                 }});
 }
 
 TEST_CASE(
-    "a bf16 directory comes out of four tensor ranks that share key-value heads, trained in fp32, as it went in") {
+    "a bf16 directory of Llama 3.1 with biases comes out of four tensor ranks that share key-value heads, trained in "
+    "fp32, as it went in") {
   CheckComesOut({.name = "tp 4 fp32",
                  .keys = "  precision: fp32\n  parallelism: {tensor: 4, pipeline: 1}\n",
-                 .sites = {{.name = "a"}}});
+                 .sites = {{.name = "a"}},
+                 .family = [](ModelSpec& model) {
+                   model.attention_bias = true;
+                   model.rope_scaling = ModelPreset("llama-3.1-8b")->rope_scaling;
+                 }});
 }
 
 }  // namespace

@@ -96,6 +96,12 @@ class ToyBackend final : public Backend {
                                  const ConstMatrixView& grad_y, VectorView<float> grad_weight) override {
     return Queue(&Backend::RmsNormWeightGrad, x, inverse_rms, grad_y, grad_weight);
   }
+  absl::Status RepeatRow(VectorView<const float> row, const MatrixView& y, bool accumulate) override {
+    return Queue(&Backend::RepeatRow, row, y, accumulate);
+  }
+  absl::Status SumRows(const ConstMatrixView& values, VectorView<float> sum) override {
+    return Queue(&Backend::SumRows, values, sum);
+  }
   absl::Status Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
                     RopeDirection direction) override {
     return Queue(&Backend::Rope, x, table, sequence, head_dim, direction);

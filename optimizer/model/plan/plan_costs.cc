@@ -113,7 +113,7 @@ absl::StatusOr<int64_t> TiedExchangeNs(const JobSpec& job, const ClusterSpec& cl
   const auto stages = static_cast<int32_t>(plan.stages.size());
   const std::string& first = plan.SiteOf(0);
   const std::string& last = plan.SiteOf(stages - 1);
-  const int64_t bytes = job.model.vocab_size * job.model.hidden_size * kGradientBytes;
+  const int64_t bytes = job.model.vocab_rows() * job.model.hidden_size * kGradientBytes;
   if (!job.model.tie_word_embeddings || first == last) {
     return 0;
   }

@@ -194,7 +194,7 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
     for (StageNeeds* const need : {&places_.front(), &places_.back()}) {
       // The exchange covers the part of the embedding that the rank updates.
       const BucketShare share =
-          ShareOfBucket(BucketKind::kEmbedding, job.model.vocab_size * job.model.hidden_size / config.tensor,
+          ShareOfBucket(BucketKind::kEmbedding, job.model.vocab_rows() * job.model.hidden_size / config.tensor,
                         config.data, config.zero_stage);
       need->tied_bytes = kGradientBytes * share.shard;
       // Bytes of the slots and of the message to send. Without clipping the first stage begins its next iteration as

@@ -161,10 +161,17 @@ std::string IndexText(const std::vector<Shard>& shards) {
   return index.dump(2) + "\n";
 }
 
+// The model as its readers have it, whose vocabulary is not padded.
+ModelSpec ExportedModel(ModelSpec model, const HfExportOptions& options) {
+  model.vocab_size = options.keeps_padding ? model.vocab_rows() : model.vocab_size;
+  model.padded_vocab_size = 0;
+  return model;
+}
+
 // The text of config.json. A manifest may describe any model, so the text is parsed as an import would parse it.
-absl::StatusOr<std::string> ConfigText(const Checkpoint& checkpoint, FloatFormat format) {
-  const ModelSpec& model = checkpoint.manifest().model;
-  std::string text = FormatHfConfig(model, RowOf(format).torch);
+absl::StatusOr<std::string> ConfigText(const Checkpoint& checkpoint, const HfExportOptions& options) {
+  const ModelSpec model = ExportedModel(checkpoint.manifest().model, options);
+  std::string text = FormatHfConfig(model, RowOf(options.format).torch);
   const std::string path = fmt::format("{}/{}", checkpoint.folder(), kManifestName);
   const absl::StatusOr<ModelSpec> read = ParseHfConfig(text, "config.json");
   if (!read.ok()) {
@@ -173,6 +180,10 @@ absl::StatusOr<std::string> ConfigText(const Checkpoint& checkpoint, FloatFormat
   }
   GP_CHECK(*read == model, "{}: its model reads back as another", path);
   return text;
+}
+
+bool IsOfVocabulary(std::string_view tensor) {
+  return tensor == "model.embed_tokens.weight" || tensor == "lm_head.weight";
 }
 
 class Exporter {
@@ -187,8 +198,13 @@ class Exporter {
     GP_RETURN_IF_ERROR(file.Write(std::as_bytes(std::span(header))));
     for (const DeclaredTensor& tensor : shard) {
       GP_RETURN_IF_ERROR(options_.progress(bytes_written_, bytes_total_));
+      // Rows of padding that are left out come last.
+      std::vector<int64_t> shape = tensor.shape;
+      const ModelSpec& model = checkpoint_.manifest().model;
+      shape.front() = shape.size() == 2 && IsOfVocabulary(tensor.name) ? model.vocab_rows() : shape.front();
+      values_.resize(static_cast<size_t>(tensor.elements() / tensor.shape.front() * shape.front()));
+      GP_RETURN_IF_ERROR(checkpoint_.Read(tensor.name, shape, values_));
       values_.resize(static_cast<size_t>(tensor.elements()));
-      GP_RETURN_IF_ERROR(checkpoint_.Read(tensor.name, tensor.shape, values_));
       GP_RETURN_IF_ERROR(Append(tensor, file));
       bytes_written_ += tensor.bytes();
     }
@@ -229,9 +245,9 @@ class Exporter {
 absl::StatusOr<HfExportSummary> ExportHf(const Checkpoint& checkpoint, const std::string& directory,
                                          const HfExportOptions& options) {
   GP_CHECK(options.max_shard_bytes > 0, "shards of {} bytes", options.max_shard_bytes);
-  GP_ASSIGN_OR_RETURN(const std::string config, ConfigText(checkpoint, options.format));
+  GP_ASSIGN_OR_RETURN(const std::string config, ConfigText(checkpoint, options));
   GP_RETURN_IF_ERROR(checkpoint.CheckSameModel(checkpoint.manifest().model));
-  const std::vector<Shard> shards = ShardsOf(checkpoint.manifest().model, options);
+  const std::vector<Shard> shards = ShardsOf(ExportedModel(checkpoint.manifest().model, options), options);
   HfExportSummary summary{.files = static_cast<int64_t>(shards.size())};
   for (const Shard& shard : shards) {
     summary.tensors += static_cast<int64_t>(shard.size());

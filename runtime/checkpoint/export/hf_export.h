@@ -1,4 +1,4 @@
-// Writes the weights of a checkpoint as a directory that Hugging Face's tools load as a LlamaForCausalLM.
+// Writes the weights of a checkpoint as a directory that Hugging Face's tools load.
 //
 // It has config.json and model.safetensors, or shards `model-00001-of-00003.safetensors` with
 // model.safetensors.index.json, which names the shard of each tensor. config.json is written last, so a directory
@@ -22,6 +22,8 @@ struct HfExportOptions {
   // Most bytes of tensors in a file, as transformers' save_pretrained counts them; a larger tensor is alone in its
   // file.
   int64_t max_shard_bytes = 5'000'000'000;
+  // Says whether the rows of a padded vocabulary that stand for no token are written as tokens too, or left out.
+  bool keeps_padding = false;
   // Called before each tensor. An error ends the export with that error.
   std::function<absl::Status(int64_t bytes_written, int64_t bytes_total)> progress = [](int64_t, int64_t) {
     return absl::OkStatus();

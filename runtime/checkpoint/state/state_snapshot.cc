@@ -30,8 +30,6 @@ int64_t NumberOf(const ModelSpec& model, const CheckpointUnit& unit) {
   return model.num_hidden_layers + 1;
 }
 
-bool IsNorm(const ParameterTensor& tensor) { return tensor.shape.size() == 1; }
-
 bool DividesStates(const ParameterSharding& sharding) { return sharding.data > 1 && sharding.zero_stage >= 1; }
 
 // True when several ranks write a unit.
@@ -45,7 +43,7 @@ bool WritesPiece(const ModelSpec& model, const CheckpointUnit& unit, const Tenso
   if (piece.count == 0 || sharding.tensor_rank % sharers != 0) {
     return false;
   }
-  const bool is_replicated = IsNorm(piece.tensor) || !DividesStates(sharding);
+  const bool is_replicated = piece.tensor.is_vector() || !DividesStates(sharding);
   return !is_replicated || NumberOf(model, unit) % sharding.data == sharding.data_rank;
 }
 
@@ -61,17 +59,17 @@ absl::Status StateSnapshot::Take(const ModelSpec& model, const LayerRange& layer
   std::vector<const Parameter*> taken;
   for (const CheckpointUnit& unit : UnitsOf(layers)) {
     Part all{.unit = unit, .held = {}};
-    Part norms{.unit = unit, .norms = true, .held = {}};
+    Part vectors{.unit = unit, .vectors = true, .held = {}};
     for (const ParameterTensor& tensor : UnitParameters(model, unit)) {
       const auto found = by_name.find(tensor.name);
       GP_CHECK(found != by_name.end(), "a snapshot of a stage without {}", tensor.name);
       if (WritesPiece(model, unit, found->second->piece, sharding)) {
         const size_t place = std::ranges::find(taken, found->second) - taken.begin();
         taken.resize(std::max(taken.size(), place + 1), found->second);
-        (InParts(sharding) && IsNorm(tensor) ? norms : all).held.push_back(place);
+        (InParts(sharding) && tensor.is_vector() ? vectors : all).held.push_back(place);
       }
     }
-    for (Part& part : std::array{std::move(all), std::move(norms)}) {
+    for (Part& part : std::array{std::move(all), std::move(vectors)}) {
       if (!part.held.empty()) {
         parts_.push_back(std::move(part));
       }
@@ -96,7 +94,7 @@ absl::Status StateSnapshot::Write(const std::string& folder, std::string_view ta
     if (stopped()) {
       return absl::CancelledError("stopped");
     }
-    GP_RETURN_IF_ERROR(WritePart(folder, part.norms ? NormsTag(tag) : own, part, files));
+    GP_RETURN_IF_ERROR(WritePart(folder, part.vectors ? VectorsTag(tag, sharding_.tensor_rank) : own, part, files));
   }
   return absl::OkStatus();
 }

@@ -59,7 +59,7 @@ class StateSnapshot {
   // The two files of a unit, or of a part of one.
   struct Part {
     CheckpointUnit unit;
-    bool norms = false;        // of those of a unit that several ranks write
+    bool vectors = false;      // of a unit that several ranks write
     std::vector<size_t> held;  // places in held_; a tied embedding may be in two units
   };
 

@@ -1,13 +1,15 @@
 #!/usr/bin/python3
-"""Golden logits of exported checkpoints: Hugging Face directories, read by hand, through a Llama decoder on torch that is
+"""Golden logits of exported checkpoints: Hugging Face directories, read by hand, through a decoder on torch that is
 independent of the C++ code (../engine/make_golden.py), in fp64.
 
-Needs Debian's python3-torch. Run it without arguments: for each of `tied` and `untied` beside itself it reads
-<case>/config.json and the weights, and writes <case>/expected.json: token ids, their logits and the loss.
+Needs Debian's python3-torch. Run it without arguments: for each case beside itself it reads <case>/config.json and the
+weights, and writes <case>/expected.json: token ids, their logits and the loss.
 
 The directories were made by
     GEOPIPE_GOLDEN_CHECKPOINTS=DIR build/release/bin/test_runtime_checkpoint_export '[.make]'
-    geopipectl export-hf --checkpoint DIR/tied/iteration-0000000010 --output tests/golden/export/tied
+    for case in tied qwen2 qwen3 llama31; do
+      geopipectl export-hf --checkpoint DIR/$case/iteration-0000000010 --output tests/golden/export/$case
+    done
     geopipectl export-hf --checkpoint DIR/untied/iteration-0000000010 --output tests/golden/export/untied \
         --max-shard-size 40kB
 """
@@ -22,7 +24,8 @@ import torch
 
 HERE = pathlib.Path(__file__).resolve().parent
 SEQUENCES, SEQUENCE_LENGTH = 2, 16
-MAX_SHARD_BYTES = {"tied": 5_000_000_000, "untied": 40_000}
+MAX_SHARD_BYTES = {"tied": 5_000_000_000, "untied": 40_000, "qwen2": 5_000_000_000, "qwen3": 5_000_000_000,
+                   "llama31": 5_000_000_000}
 DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -61,7 +64,8 @@ def read_directory(folder):
 def make_case(name, decoder):
     folder = HERE / name
     config = json.loads((folder / "config.json").read_text())
-    assert config["architectures"] == ["LlamaForCausalLM"] and config["model_type"] == "llama"
+    family = config["model_type"]
+    assert config["architectures"] == [{"llama": "Llama", "qwen2": "Qwen2", "qwen3": "Qwen3"}[family] + "ForCausalLM"]
     weights = read_directory(folder)
     assert ("lm_head.weight" in weights) != config["tie_word_embeddings"]
     model = decoder(config, weights)
@@ -79,7 +83,7 @@ def make_case(name, decoder):
 
 def main():
     torch.set_num_threads(1)
-    decoder = engine().Llama
+    decoder = engine().Decoder
     for name in MAX_SHARD_BYTES:
         make_case(name, decoder)
 

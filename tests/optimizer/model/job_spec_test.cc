@@ -75,7 +75,8 @@ TEST_CASE("degrees that do not divide the model, its tokens or its sequences are
          j.model.vocab_size = 32'001;
          j.parallelism.tensor = 32;
        },
-       "parallelism.tensor is 32; it must be a divisor of model.vocab_size 32001"},
+       "parallelism.tensor is 32; it must be a divisor of model.vocab_size 32001; or pad the vocabulary, "
+       "model.padded_vocab_size: 32032"},
       {[](JobSpec& j) {
          j.model.intermediate_size = 11'009;
          j.parallelism.tensor = 2;

@@ -79,10 +79,10 @@ TEST_CASE("a damaged or edited manifest is refused, whatever it says") {
 
 TEST_CASE("a manifest of another version is refused as such") {
   const std::string text = CheckpointManifestText(Tiny());
-  const auto other = ParseCheckpointManifest(Resealed(Replaced(text, "\"version\": 1", "\"version\": 3")), "m");
+  const auto other = ParseCheckpointManifest(Resealed(Replaced(text, "\"version\": 1", "\"version\": 4")), "m");
   CHECK(absl::IsUnimplemented(other.status()));
   CHECK(other.status().message() ==
-        "m: version 3 of the format is not known, only 1 and 2; use the GeoPipe that wrote the checkpoint");
+        "m: version 4 of the format is not known, only 1 to 3; use the GeoPipe that wrote the checkpoint");
   CHECK(ErrorOf(Resealed(Replaced(text, "F32", "F64"))) ==
         "/c/manifest.json: tensor w of file a.safetensors has dtype F64; this version reads F32; use the GeoPipe that "
         "wrote "

@@ -19,10 +19,10 @@ constexpr double kLossTolerance = 2e-5;
 constexpr double kNormTolerance = 1e-4;
 constexpr int32_t kGrids = kSanitized ? 8 : 70;
 
-void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count) {
+void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count, int variant = 0) {
   const uint64_t seed = TestSeed();
   std::mt19937_64 random(seed);
-  GridOptions options = SmallGrid(tied, kv_heads);
+  GridOptions options = SmallGrid(tied, kv_heads, variant);
   std::map<int64_t, GridResult> alone;  // by micro-batch size
   std::map<SumOrder, GridResult> of_order;
   double farthest_loss = 0;
@@ -31,7 +31,7 @@ void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count) {
     Randomise(random, options);
     INFO("GEOPIPE_TEST_SEED=" << seed << ", number " << i << ": " << options.name());
     if (!alone.contains(options.micro_batch_size)) {
-      GridOptions single = SmallGrid(tied, kv_heads);
+      GridOptions single = SmallGrid(tied, kv_heads, variant);
       single.micro_batch_size = options.micro_batch_size;
       alone[options.micro_batch_size] = TrainGrid(single);
       REQUIRE(alone[options.micro_batch_size].status.ok());
@@ -58,6 +58,13 @@ TEST_CASE("random grids train like one process: grouped-query heads") { CheckRan
 TEST_CASE("random grids train like one process: tied embeddings") { CheckRandomGrids(true, 4, kGrids); }
 TEST_CASE("random grids train like one process: a key-value head that ranks share") {
   CheckRandomGrids(true, 1, kGrids);
+}
+TEST_CASE("random grids train like one process: biases of q, k and v") { CheckRandomGrids(false, 2, kGrids / 2, 1); }
+TEST_CASE("random grids train like one process: norms of heads, and a key-value head that ranks share") {
+  CheckRandomGrids(true, 1, kGrids / 2, 2);
+}
+TEST_CASE("random grids train like one process: all that families have besides, and a padded vocabulary") {
+  CheckRandomGrids(true, 2, kGrids / 2, 4);
 }
 
 }  // namespace

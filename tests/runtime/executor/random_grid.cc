@@ -4,6 +4,7 @@
 #include <cmath>
 #include <initializer_list>
 
+#include "tests/runtime/model/pipeline_driver.h"
 #include "tests/support/random_pipeline.h"
 
 namespace geopipe {
@@ -16,7 +17,7 @@ T OneOf(std::mt19937_64& random, std::initializer_list<T> values) {
 
 }  // namespace
 
-GridOptions SmallGrid(bool tied, int64_t kv_heads) {
+GridOptions SmallGrid(bool tied, int64_t kv_heads, int variant) {
   GridOptions options;
   options.model = {.hidden_size = 16,
                    .intermediate_size = 24,
@@ -26,6 +27,7 @@ GridOptions SmallGrid(bool tied, int64_t kv_heads) {
                    .vocab_size = 36,
                    .max_position_embeddings = 64,
                    .tie_word_embeddings = tied};
+  SetFamily(variant, options.model);
   options.training = {.iterations = 10,
                       .tokens_per_iteration = 24 * 8,
                       .learning_rate = 1e-2,

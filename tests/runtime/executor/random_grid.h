@@ -10,8 +10,8 @@
 
 namespace geopipe {
 
-// One process: 6 layers, 10 iterations.
-GridOptions SmallGrid(bool tied, int64_t kv_heads);
+// One process: 6 layers, 10 iterations. `variant`: of the family (tests/runtime/model/pipeline_driver.h).
+GridOptions SmallGrid(bool tied, int64_t kv_heads, int variant = 0);
 
 // Makes it any grid of up to 8 ranks, with any schedule and whatever else divides or orders the work.
 void Randomise(std::mt19937_64& random, GridOptions& options);

@@ -144,8 +144,8 @@ TEST_CASE("A model comes from its keys, a preset or a Hugging Face directory") {
   const std::string model =
       "model: {hidden_size: 64, intermediate_size: 128, num_hidden_layers: 4, "
       "num_attention_heads: 4, vocab_size: 258}";
-  CHECK(JobError(Job(model, "model: {preset: llama-3}")) ==
-        "job.yaml:5:19: spec.model.preset: 'llama-3' is not one of llama-2-7b, llama-2-13b, llama-2-70b");
+  CHECK(JobError(Job(model, "model: {preset: llama-3}"))
+            .starts_with("job.yaml:5:19: spec.model.preset: 'llama-3' is not one of llama-2-7b, llama-2-13b, "));
   CHECK(JobError(Job("vocab_size: 258", "vocab_size: 258, num_key_value_heads: 3")) ==
         "job.yaml:5:136: spec.model.num_key_value_heads: is 3; it must divide model.num_attention_heads 4");
   CHECK(JobError(Job(model, "model: {hidden_size: 64}")) ==

@@ -46,14 +46,13 @@ TransformerStageOptions OptionsOf(const nlohmann::json& expected, const ModelSpe
 }
 
 TEST_CASE("20 iterations from a Hugging Face directory agree with PyTorch") {
-  const std::string name = GENERATE("tied", "untied");
+  const std::string name = GENERATE("tied", "untied", "llama31", "llama-bias", "mistral", "qwen2", "qwen3");
   const std::string folder = std::string(GEOPIPE_SOURCE_DIR) + "/tests/golden/engine/";
   const nlohmann::json expected = nlohmann::json::parse(std::ifstream(folder + name + "/expected.json"));
   const auto directory = HfDirectory::Open(folder + name);
   REQUIRE(directory.ok());
   const auto model = ReadHfConfig(folder + name);
   REQUIRE(model.ok());
-  REQUIRE(model->tie_word_embeddings == (name == "tied"));
   const TransformerStageOptions options = OptionsOf(expected, *model);
 
   JobSpec job;
@@ -67,11 +66,11 @@ TEST_CASE("20 iterations from a Hugging Face directory agree with PyTorch") {
   REQUIRE(data.ok());
 
   DirectoryWeights weights(*directory);
-  PipelineDriver pipeline(options, Split(options.model, 3), **data, weights);
+  PipelineDriver pipeline(options, Split(options.model, options.model.num_hidden_layers), **data, weights);
   for (int64_t i = 0; i < options.training.iterations; ++i) {
     const IterationResult result = pipeline.Iterate(i, DriveOrder::k1F1B);
     INFO(name << ", iteration " << i);
-    CHECK(result.loss == Approx(expected["losses"][i].get<double>()).epsilon(1e-4));
+    CHECK(result.loss == Approx(expected["losses"][i].get<double>()).epsilon(1e-6));
     CHECK(result.grad_norm == Approx(expected["gradient_norms"][i].get<double>()).epsilon(1e-4));
   }
 }

@@ -1,5 +1,6 @@
 // Gradients of every tensor against central differences of the fp64 reference.
 #include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <random>
@@ -14,13 +15,14 @@ namespace {
 
 constexpr int kElementsPerTensor = 8;
 
-TransformerStageOptions Options(bool tied) {
+TransformerStageOptions Options(bool tied, int variant) {
   TransformerStageOptions options = SmallOptions(tied);
   options.model.num_hidden_layers = 2;
   options.model.hidden_size = 12;
   options.model.intermediate_size = 20;
   options.model.vocab_size = 11;
   options.model.rope_theta = 100;
+  SetFamily(variant, options.model);
   options.micro_batches = 2;
   options.sequence_length = 7;
   options.training.tokens_per_iteration = 28;
@@ -47,9 +49,10 @@ TEST_CASE("gradients of every tensor agree with finite differences of the fp64 r
   }
   const bool tied = GENERATE(false, true);
   const int64_t stages = GENERATE(1, 2);
+  const int variant = GENERATE(range(0, kFamilyVariants));
   const uint64_t seed = TestSeed();
-  INFO("GEOPIPE_TEST_SEED=" << seed << ", tied " << tied << ", stages " << stages);
-  const TransformerStageOptions options = Options(tied);
+  INFO("GEOPIPE_TEST_SEED=" << seed << ", tied " << tied << ", stages " << stages << ", variant " << variant);
+  const TransformerStageOptions options = Options(tied, variant);
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);
   LargeRandomWeights weights(seed);
   PipelineDriver pipeline(options, Split(options.model, stages), tokens, weights);
@@ -62,7 +65,8 @@ TEST_CASE("gradients of every tensor agree with finite differences of the fp64 r
     reference[spec.name] = {value.begin(), value.end()};
     names.push_back(spec.name);
   }
-  REQUIRE(names.size() == (tied ? 2 : 3) + 2 * 9);
+  constexpr std::array<size_t, kFamilyVariants> kTensorsOfLayer{9, 12, 11, 13, 15};
+  REQUIRE(names.size() == (tied ? 2 : 3) + 2 * kTensorsOfLayer.at(variant));
   CHECK(pipeline.Loss() == Approx(ReferenceLoss(options, reference)).epsilon(1e-6));
 
   std::mt19937_64 random(seed);

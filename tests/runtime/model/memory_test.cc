@@ -19,7 +19,8 @@ Tensor Message(Allocator& allocator, const TransformerStageOptions& options) {
 
 TEST_CASE("activations per micro-batch are exactly the memory model's, from F to I and from I to W") {
   const bool tied = GENERATE(false, true);
-  const TransformerStageOptions options = SmallOptions(tied);
+  TransformerStageOptions options = SmallOptions(tied);
+  SetFamily(GENERATE(range(0, kFamilyVariants)), options.model);
   const int64_t stages = GENERATE(1, 3);
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);
   RandomWeights weights(1);
@@ -57,7 +58,8 @@ TEST_CASE("activations per micro-batch are exactly the memory model's, from F to
 
 TEST_CASE("model states are the memory model's bytes, and an iteration leaves nothing behind") {
   const bool tied = GENERATE(false, true);
-  const TransformerStageOptions options = SmallOptions(tied);
+  TransformerStageOptions options = SmallOptions(tied);
+  SetFamily(GENERATE(range(0, kFamilyVariants)), options.model);
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);
   RandomWeights weights(1);
   const std::vector<LayerRange> split = Split(options.model, 2);

@@ -207,6 +207,26 @@ std::vector<float> PipelineDriver::Value(std::string_view name) {
 
 std::vector<LayerRange> Split(const ModelSpec& model, int64_t stages) { return SplitLayers(model, stages); }
 
+void SetFamily(int variant, ModelSpec& model) {
+  if (variant == 1) {
+    model.family = ModelFamily::kQwen2;
+  }
+  if (variant == 2 || variant == 4) {
+    model.family = ModelFamily::kQwen3;
+    model.given_head_dim = model.head_dim() + 2;
+  }
+  if (variant >= 3) {
+    model.attention_bias = true;
+    model.padded_vocab_size = model.vocab_size;
+    model.vocab_size -= 5;
+    model.rope_scaling = {.type = RopeScaling::Type::kLlama3,
+                          .factor = 3,
+                          .low_freq_factor = 1,
+                          .high_freq_factor = 4,
+                          .original_max_position_embeddings = 40};
+  }
+}
+
 TransformerStageOptions SmallOptions(bool tied) {
   TransformerStageOptions options;
   options.model = {.hidden_size = 24,

@@ -95,6 +95,12 @@ class PipelineDriver {
 // `stages` stages over the model's layers, as even as the planner makes them.
 std::vector<LayerRange> Split(const ModelSpec& model, int64_t stages);
 
+// Gives a model what other families have: `variant` 0 nothing, 1 biases of q, k and v, 2 norms of heads that are not
+// hidden / heads wide, 3 biases of all four, a padded vocabulary and llama3's frequencies, 4 all of these but biases of
+// q, k and v alone.
+inline constexpr int kFamilyVariants = 5;
+void SetFamily(int variant, ModelSpec& model);
+
 // A small model with grouped-query heads, two micro-batches per iteration and every feature of the update in use.
 TransformerStageOptions SmallOptions(bool tied);
 

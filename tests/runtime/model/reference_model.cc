@@ -1,5 +1,6 @@
 #include "tests/runtime/model/reference_model.h"
 
+#include <algorithm>
 #include <cmath>
 
 namespace geopipe {
@@ -7,11 +8,11 @@ namespace {
 
 using Rows = std::vector<std::vector<double>>;
 
-// x * W^T, W [out, in].
-Rows Linear(const Rows& x, const std::vector<double>& weight) {
+// x * W^T + bias, W [out, in].
+Rows Linear(const Rows& x, const std::vector<double>& weight, const std::vector<double>& bias = {}) {
   const size_t in = x.front().size();
   const size_t out = weight.size() / in;
-  Rows y(x.size(), std::vector<double>(out, 0.0));
+  Rows y(x.size(), bias.empty() ? std::vector<double>(out, 0.0) : bias);
   for (size_t i = 0; i < x.size(); ++i) {
     for (size_t o = 0; o < out; ++o) {
       for (size_t j = 0; j < in; ++j) {
@@ -47,13 +48,47 @@ Rows ReferenceModel::Norm(const Rows& x, const std::vector<double>& weight) cons
   return y;
 }
 
+void ReferenceModel::NormHeads(Rows& x, const std::vector<double>& weight) const {
+  for (std::vector<double>& row : x) {
+    for (size_t head = 0; head < row.size(); head += weight.size()) {
+      const auto begin = row.begin() + static_cast<ptrdiff_t>(head);
+      const Rows normed = Norm({{begin, begin + static_cast<ptrdiff_t>(weight.size())}}, weight);
+      std::copy(normed.front().begin(), normed.front().end(), begin);
+    }
+  }
+}
+
+// Radians per position of pair j, as transformers computes inv_freq.
+double ReferenceModel::Frequency(int64_t j) const {
+  constexpr double kPi = 3.14159265358979323846;
+  const double frequency =
+      1 / std::pow(model_.rope_theta, 2.0 * static_cast<double>(j) / static_cast<double>(model_.head_dim()));
+  const RopeScaling& scaling = model_.rope_scaling;
+  if (scaling.type == RopeScaling::Type::kLinear) {
+    return frequency / scaling.factor;
+  }
+  if (scaling.type == RopeScaling::Type::kDefault) {
+    return frequency;
+  }
+  const double wavelength = 2 * kPi / frequency;
+  const auto original = static_cast<double>(scaling.original_max_position_embeddings);
+  if (wavelength > original / scaling.low_freq_factor) {
+    return frequency / scaling.factor;
+  }
+  if (wavelength < original / scaling.high_freq_factor) {
+    return frequency;
+  }
+  const double smooth =
+      (original / wavelength - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
+  return (1 - smooth) * frequency / scaling.factor + smooth * frequency;
+}
+
 void ReferenceModel::Rotate(Rows& x) const {
   const int64_t d = model_.head_dim();
   for (size_t position = 0; position < x.size(); ++position) {
     for (size_t head = 0; head < x[position].size(); head += d) {
       for (int64_t j = 0; j < d / 2; ++j) {
-        const double angle = static_cast<double>(position) /
-                             std::pow(model_.rope_theta, 2.0 * static_cast<double>(j) / static_cast<double>(d));
+        const double angle = static_cast<double>(position) * Frequency(j);
         double& first = x[position][head + j];
         double& second = x[position][head + j + d / 2];
         const double old_first = first;
@@ -65,14 +100,22 @@ void ReferenceModel::Rotate(Rows& x) const {
 }
 
 Rows ReferenceModel::Attention(const Weights& weights, const std::string& prefix, const Rows& x) const {
-  Rows q = Linear(x, weights.at(prefix + "self_attn.q_proj.weight"));
-  Rows k = Linear(x, weights.at(prefix + "self_attn.k_proj.weight"));
-  const Rows v = Linear(x, weights.at(prefix + "self_attn.v_proj.weight"));
+  const auto vector = [&](const std::string& name) {
+    const auto found = weights.find(prefix + "self_attn." + name);
+    return found == weights.end() ? std::vector<double>() : found->second;
+  };
+  Rows q = Linear(x, weights.at(prefix + "self_attn.q_proj.weight"), vector("q_proj.bias"));
+  Rows k = Linear(x, weights.at(prefix + "self_attn.k_proj.weight"), vector("k_proj.bias"));
+  const Rows v = Linear(x, weights.at(prefix + "self_attn.v_proj.weight"), vector("v_proj.bias"));
+  if (model_.family == ModelFamily::kQwen3) {
+    NormHeads(q, vector("q_norm.weight"));
+    NormHeads(k, vector("k_norm.weight"));
+  }
   Rotate(q);
   Rotate(k);
   const int64_t d = model_.head_dim();
   const int64_t sharing = model_.num_attention_heads / model_.num_key_value_heads;
-  Rows context(x.size(), std::vector<double>(x.front().size(), 0.0));
+  Rows context(x.size(), std::vector<double>(q.front().size(), 0.0));
   for (int64_t head = 0; head < model_.num_attention_heads; ++head) {
     const int64_t q_column = head * d;
     const int64_t kv_column = head / sharing * d;
@@ -94,7 +137,7 @@ Rows ReferenceModel::Attention(const Weights& weights, const std::string& prefix
       }
     }
   }
-  return Linear(context, weights.at(prefix + "self_attn.o_proj.weight"));
+  return Linear(context, weights.at(prefix + "self_attn.o_proj.weight"), vector("o_proj.bias"));
 }
 
 Rows ReferenceModel::Mlp(const Weights& weights, const std::string& prefix, const Rows& x) const {
@@ -126,8 +169,8 @@ double ReferenceModel::Loss(const Weights& weights, const std::vector<int32_t>& 
   double loss = 0;
   for (size_t i = 0; i < logits.size(); ++i) {
     double total = 0;
-    for (const double logit : logits[i]) {
-      total += std::exp(logit);
+    for (int64_t token = 0; token < model_.vocab_size; ++token) {  // rows of padding are not predicted
+      total += std::exp(logits[i][token]);
     }
     loss += std::log(total) - logits[i][targets[i]];
   }

@@ -1,4 +1,4 @@
-// The Llama decoder's loss in fp64, in plain loops, independent of the engine: what finite differences are taken of.
+// The decoder's loss in fp64, in plain loops, independent of the engine: what finite differences are taken of.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,8 @@ class ReferenceModel {
   using Rows = std::vector<std::vector<double>>;
 
   Rows Norm(const Rows& x, const std::vector<double>& weight) const;
+  void NormHeads(Rows& x, const std::vector<double>& weight) const;
+  double Frequency(int64_t j) const;
   void Rotate(Rows& x) const;
   Rows Attention(const Weights& weights, const std::string& prefix, const Rows& x) const;
   Rows Mlp(const Weights& weights, const std::string& prefix, const Rows& x) const;

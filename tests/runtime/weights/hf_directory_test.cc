@@ -234,19 +234,22 @@ TEST_CASE("a tied model may store its head only as its embedding") {
   CHECK(HfDirectory::Open(dir.path())->CheckTiedHead(TestModel(false)).ok());
 }
 
-TEST_CASE("a padded vocabulary is told with its rows") {
+TEST_CASE("a padded vocabulary is told with its rows, and read into as many or more") {
   const TempDir dir;
   WriteSafetensors(dir.path() + "/model.safetensors", {{.name = "model.embed_tokens.weight", .shape = {16, 8}}},
                    {std::vector<float>(128)});
   const auto directory = HfDirectory::Open(dir.path());
   REQUIRE(directory.ok());
   std::vector<float> values(80);
-  CHECK(
-      directory->Read("model.embed_tokens.weight", {10, 8}, values).message() ==
-      dir.path() +
-          "/model.safetensors: tensor model.embed_tokens.weight has 16 rows, 6 more than vocab_size 10: its vocabulary "
-          "was padded, and the rows would be lost; say vocab_size: 16 in config.json, or cut them off "
-          "(resize_token_embeddings of transformers)");
+  CHECK(directory->Read("model.embed_tokens.weight", {10, 8}, values).message() ==
+        dir.path() +
+            "/model.safetensors: tensor model.embed_tokens.weight has 16 rows, 6 more than the model's 10: its "
+            "vocabulary was padded, and the rows would be lost; say padded_vocab_size: 16 in the job's model, which "
+            "keeps "
+            "them and predicts none");
+  std::vector<float> more(160, 1.0F);
+  CHECK(directory->Read("model.embed_tokens.weight", {20, 8}, more).ok());
+  CHECK(std::ranges::count(more, 0.0F) == 160);  // what is there is zero, too
 }
 
 TEST_CASE("weights of another kind in the place of safetensors are named") {

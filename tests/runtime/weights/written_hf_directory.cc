@@ -49,27 +49,38 @@ void WriteShardedBf16(const std::string& folder, const ModelSpec& model,
                      of_file[file]);
   }
   WriteJson(folder + "/model.safetensors.index.json", {{"metadata", {{"total_size", bytes}}}, {"weight_map", files}});
-  WriteJson(folder + "/config.json", {{"architectures", {"LlamaForCausalLM"}},
-                                      {"attention_bias", false},
-                                      {"bos_token_id", 1},
-                                      {"eos_token_id", 2},
-                                      {"hidden_act", "silu"},
-                                      {"hidden_size", model.hidden_size},
-                                      {"initializer_range", 0.02},
-                                      {"intermediate_size", model.intermediate_size},
-                                      {"max_position_embeddings", model.max_position_embeddings},
-                                      {"model_type", "llama"},
-                                      {"num_attention_heads", model.num_attention_heads},
-                                      {"num_hidden_layers", model.num_hidden_layers},
-                                      {"num_key_value_heads", model.num_key_value_heads},
-                                      {"rms_norm_eps", model.rms_norm_eps},
-                                      {"rope_scaling", nullptr},
-                                      {"rope_theta", model.rope_theta},
-                                      {"tie_word_embeddings", model.tie_word_embeddings},
-                                      {"torch_dtype", "bfloat16"},
-                                      {"transformers_version", "4.40.0"},
-                                      {"use_cache", true},
-                                      {"vocab_size", model.vocab_size}});
+  constexpr std::array kArchitectures{"LlamaForCausalLM", "MistralForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM"};
+  const RopeScaling& rope = model.rope_scaling;
+  const bool is_scaled = rope.type == RopeScaling::Type::kLlama3;
+  WriteJson(folder + "/config.json",
+            {{"architectures", {kArchitectures.at(static_cast<size_t>(model.family))}},
+             {"attention_bias", model.attention_bias},
+             {"bos_token_id", 1},
+             {"eos_token_id", 2},
+             {"head_dim", model.head_dim()},
+             {"hidden_act", "silu"},
+             {"hidden_size", model.hidden_size},
+             {"initializer_range", 0.02},
+             {"intermediate_size", model.intermediate_size},
+             {"max_position_embeddings", model.max_position_embeddings},
+             {"model_type", ModelFamilyName(model.family)},
+             {"num_attention_heads", model.num_attention_heads},
+             {"num_hidden_layers", model.num_hidden_layers},
+             {"num_key_value_heads", model.num_key_value_heads},
+             {"rms_norm_eps", model.rms_norm_eps},
+             {"rope_scaling",
+              is_scaled ? nlohmann::json{{"rope_type", "llama3"},
+                                         {"factor", rope.factor},
+                                         {"low_freq_factor", rope.low_freq_factor},
+                                         {"high_freq_factor", rope.high_freq_factor},
+                                         {"original_max_position_embeddings", rope.original_max_position_embeddings}}
+                        : nlohmann::json(nullptr)},
+             {"rope_theta", model.rope_theta},
+             {"tie_word_embeddings", model.tie_word_embeddings},
+             {"torch_dtype", "bfloat16"},
+             {"transformers_version", "4.40.0"},
+             {"use_cache", true},
+             {"vocab_size", model.vocab_size}});
 }
 
 std::map<std::string, TensorContent> TensorsIn(const std::string& folder) {

@@ -23,14 +23,24 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
   static const std::map<std::string, std::string, std::less<>> values = {
       {"metadata.name", "other"},
       {"spec.model.init_from", "{}"},
+      {"spec.model.model_type", "qwen3"},
       {"spec.model.hidden_size", "32"},
       {"spec.model.intermediate_size", "48"},
       {"spec.model.num_hidden_layers", "4"},
       {"spec.model.num_attention_heads", "2"},
       {"spec.model.num_key_value_heads", "4"},
+      {"spec.model.head_dim", "8"},
       {"spec.model.vocab_size", "300"},
+      {"spec.model.padded_vocab_size", "320"},
       {"spec.model.max_position_embeddings", "8"},
       {"spec.model.rope_theta", "500"},
+      {"spec.model.rope_scaling.rope_type", "linear"},
+      {"spec.model.rope_scaling.factor", "8"},
+      {"spec.model.rope_scaling.low_freq_factor", "2"},
+      {"spec.model.rope_scaling.high_freq_factor", "3"},
+      {"spec.model.rope_scaling.original_max_position_embeddings", "32"},
+      {"spec.model.sliding_window", "8"},
+      {"spec.model.attention_bias", "true"},
       {"spec.model.rms_norm_eps", "0.1"},
       {"spec.model.tie_word_embeddings", "true"},
       {"spec.data.format", "text"},
@@ -173,6 +183,7 @@ TEST_CASE("Every key changes a plan, a number or a refusal") {
   JobSpec job = SmallJob(dir.path() + "/tokens");
   job.data.format = DataFormat::kTokens;
   job.model.tie_word_embeddings = false;
+  job.model.rope_scaling = {.type = RopeScaling::Type::kLlama3, .factor = 4, .original_max_position_embeddings = 16};
   job.training.min_learning_rate = 0.001;
   job.placement.sites = {"site0", "site1"};
   const std::string manifest = WriteManifest(job);

@@ -126,6 +126,26 @@ TEST_CASE("an export in fp32 has the checkpoint's bits, and a job reads the same
                                                    Catch::Contains(R"("rope_theta": 10000.5,)"));
 }
 
+TEST_CASE("rows of a padded vocabulary are cut, or kept as tokens") {
+  const TempDir dir;
+  ModelSpec model = SmallModel(2, /*tied=*/false);
+  model.padded_vocab_size = model.vocab_size + 6;
+  const std::string folder = CheckpointOf(dir.path() + "/checkpoints", model, Values(1));
+  ModelSpec cut = model;
+  cut.padded_vocab_size = 0;
+  ModelSpec kept = cut;
+  kept.vocab_size = model.padded_vocab_size;
+  Exported(folder, dir.path() + "/cut");
+  Exported(folder, dir.path() + "/kept", {.keeps_padding = true});
+  CHECK(ReadHfConfig(dir.path() + "/cut").value() == cut);
+  CHECK(ReadHfConfig(dir.path() + "/kept").value() == kept);
+  const std::vector<float> rows = Imported(dir.path() + "/kept", AllTensors(kept).front());
+  std::vector<float> first = rows;
+  first.resize(static_cast<size_t>(cut.vocab_size * cut.hidden_size));
+  CHECK(Imported(dir.path() + "/cut", AllTensors(cut).front()) == first);
+  CHECK(HfDirectory::Open(dir.path() + "/cut")->CheckHoldsAll(model).ok());  // a job may pad it again
+}
+
 TEST_CASE("an export in 16 bits rounds each weight to the nearest") {
   const TempDir dir;
   const ModelSpec model = SmallModel(1);

@@ -113,10 +113,9 @@ std::vector<float> Logits(Golden& golden, WeightSource& weights) {
 }
 
 TEST_CASE("an exported model has the logits and the loss that PyTorch computes from the same directory") {
-  const std::string name = GENERATE("tied", "untied");
+  const std::string name = GENERATE("tied", "untied", "qwen2", "qwen3", "llama31");
   CAPTURE(name);
   Golden golden = ReadGolden(name);
-  REQUIRE(golden.options.model.tie_word_embeddings == (name == "tied"));
   DirectoryWeights weights(golden.folder);
   const std::vector<float> logits = Logits(golden, weights);
   const auto expected = golden.expected["logits"].get<std::vector<double>>();
@@ -135,7 +134,7 @@ TEST_CASE("an exported model has the logits and the loss that PyTorch computes f
 }
 
 TEST_CASE("the exporter writes the directories again that PyTorch has read") {
-  const std::string name = GENERATE("tied", "untied");
+  const std::string name = GENERATE("tied", "untied", "qwen2", "qwen3", "llama31");
   CAPTURE(name);
   const Golden golden = ReadGolden(name);
   DirectoryWeights weights(golden.folder);
@@ -187,14 +186,17 @@ std::string Trained(const TransformerStageOptions& options, int64_t stages, cons
 
 TEST_CASE("what training has come to is exported, and a job that starts from it has the same bits") {
   const bool tied = GENERATE(false, true);
-  CAPTURE(tied);
+  const int variant = GENERATE(range(0, kFamilyVariants));
+  CAPTURE(tied, variant);
   TransformerStageOptions options = SmallOptions(tied);
+  SetFamily(variant, options.model);
   options.training.iterations = 2;
   const TempDir dir;
   std::map<std::string, std::vector<float>> values;
   const std::string output = dir.path() + "/out";
   const std::string folder = Trained(options, /*stages=*/3, dir.path(), &values);
-  REQUIRE(ExportHf(*Checkpoint::Open(folder), output, {.max_shard_bytes = 20'000}).ok());
+  // A padded vocabulary's rows are all there.
+  REQUIRE(ExportHf(*Checkpoint::Open(folder), output, {.max_shard_bytes = 20'000, .keeps_padding = true}).ok());
   DirectoryWeights weights(output);
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);
   PipelineDriver started(options, Split(options.model, 2), tokens, weights);
@@ -210,9 +212,16 @@ TEST_CASE("what training has come to is exported, and a job that starts from it 
 TEST_CASE("make the checkpoints of the golden exports", "[.make]") {
   const char* root = std::getenv("GEOPIPE_GOLDEN_CHECKPOINTS");
   REQUIRE(root != nullptr);
-  for (const bool tied : {false, true}) {
-    const TransformerStageOptions options = SmallOptions(tied);
-    WARN(Trained(options, /*stages=*/3, std::string(root) + (tied ? "/tied" : "/untied")));
+  struct Case {
+    std::string name;
+    bool tied = false;
+    int variant = 0;
+  };
+  for (const Case& each : {Case{"tied", true, 0}, Case{"untied", false, 0}, Case{"qwen2", true, 1},
+                           Case{"qwen3", false, 2}, Case{"llama31", true, 3}}) {
+    TransformerStageOptions options = SmallOptions(each.tied);
+    SetFamily(each.variant, options.model);
+    WARN(Trained(options, /*stages=*/3, std::string(root) + "/" + each.name));
   }
 }
 

@@ -183,14 +183,13 @@ void CheckWrittenOnce(const Checkpoint& checkpoint, const ModelSpec& model) {
 }
 
 // All pieces, and each byte was written once.
-void CheckThatAnyGridReadsAnyOther(int64_t kv_heads, bool tied) {
+void CheckThatAnyGridReadsAnyOther(const ModelSpec& model) {
   if (kThreadSanitized) {
     return;
   }
-  const ModelSpec model = ModelWith(kv_heads, tied);
   const std::vector<std::vector<ParameterSharding>> grids = AllGrids();
   for (size_t i = 0; i < grids.size(); ++i) {
-    INFO(kv_heads << " kv heads, " << (tied ? "tied" : "not tied") << ", written by " << NameOf(grids[i].front()));
+    INFO((model.tie_word_embeddings ? "tied" : "not tied") << ", written by " << NameOf(grids[i].front()));
     const TempDir root;
     const std::string folder = Written(root.path(), model, /*stages=*/1 + static_cast<int64_t>(i % 2), grids[i]);
     const Checkpoint checkpoint = *Checkpoint::Open(folder);
@@ -203,16 +202,22 @@ void CheckThatAnyGridReadsAnyOther(int64_t kv_heads, bool tied) {
   }
 }
 
-TEST_CASE("any grid reads what any other has written: one key-value head that ranks share") {
-  CheckThatAnyGridReadsAnyOther(/*kv_heads=*/1, /*tied=*/GENERATE(false, true));
+TEST_CASE("any grid reads what any other has written: biases, norms of heads, one key-value head that ranks share") {
+  ModelSpec model = ModelWith(/*kv_heads=*/1, /*tied=*/GENERATE(false, true));
+  model.family = ModelFamily::kQwen3;
+  model.attention_bias = true;
+  CheckThatAnyGridReadsAnyOther(model);
 }
 
 TEST_CASE("any grid reads what any other has written: grouped-query heads") {
-  CheckThatAnyGridReadsAnyOther(/*kv_heads=*/2, /*tied=*/GENERATE(false, true));
+  CheckThatAnyGridReadsAnyOther(ModelWith(/*kv_heads=*/2, /*tied=*/GENERATE(false, true)));
 }
 
-TEST_CASE("any grid reads what any other has written: as many key-value heads as heads") {
-  CheckThatAnyGridReadsAnyOther(/*kv_heads=*/4, /*tied=*/GENERATE(false, true));
+TEST_CASE("any grid reads what any other has written: biases, as many key-value heads as heads, a padded vocabulary") {
+  ModelSpec model = ModelWith(/*kv_heads=*/4, /*tied=*/GENERATE(false, true));
+  model.family = ModelFamily::kQwen2;
+  model.padded_vocab_size = 24;
+  CheckThatAnyGridReadsAnyOther(model);
 }
 
 TEST_CASE("one tensor rank whose states are not divided writes whole tensors, replicas in turns") {
@@ -367,11 +372,25 @@ class AllBf16 {
   uint32_t count_ = 0;
 };
 
-TEST_CASE("a sharded bf16 directory comes out of every grid of up to 8 ranks byte for byte") {
-  const bool tied = GENERATE(false, true);
-  const int64_t kv_heads = tied ? 1 : 2;
-  const Precision precision = tied ? Precision::kFp32 : Precision::kBf16;
-  ModelSpec model = ModelWith(kv_heads, tied);
+// A model of each family, and what else a Llama may have.
+std::vector<ModelSpec> Families() {
+  ModelSpec llama = ModelWith(/*kv_heads=*/2, /*tied=*/false);
+  ModelSpec mistral = ModelWith(4, false);  // heads wider than hidden_size / num_attention_heads
+  mistral.family = ModelFamily::kMistral;
+  mistral.given_head_dim = 6;
+  ModelSpec qwen2 = ModelWith(1, true);
+  qwen2.family = ModelFamily::kQwen2;
+  ModelSpec qwen3 = ModelWith(2, true);
+  qwen3.family = ModelFamily::kQwen3;
+  ModelSpec llama31 = ModelWith(1, false);
+  llama31.attention_bias = true;
+  llama31.rope_scaling = {.type = RopeScaling::Type::kLlama3, .factor = 8};
+  return kSanitized ? std::vector{qwen3, llama31} : std::vector{llama, mistral, qwen2, qwen3, llama31};
+}
+
+TEST_CASE("a sharded bf16 directory of each family comes out of every grid of up to 8 ranks byte for byte") {
+  ModelSpec model = GENERATE(from_range(Families()));
+  const Precision precision = model.tie_word_embeddings ? Precision::kFp32 : Precision::kBf16;
   model.num_hidden_layers = 5;
   const TempDir root;
   const std::string imported = root.path() + "/imported";
@@ -382,8 +401,8 @@ TEST_CASE("a sharded bf16 directory comes out of every grid of up to 8 ranks byt
   int32_t grids = 0;
   for (std::vector<ParameterSharding> ranks : AllGrids()) {
     for (int64_t stages = 1; stages * std::ssize(ranks) <= 8 && stages <= 3; ++stages) {
-      INFO(kv_heads << " kv heads, " << (tied ? "tied, " : "") << (precision == Precision::kBf16 ? "bf16" : "fp32")
-                    << ", " << NameOf(ranks.front()) << ", pp " << stages);
+      INFO(ModelFamilyName(model.family) << (precision == Precision::kBf16 ? ", bf16, " : ", fp32, ")
+                                         << NameOf(ranks.front()) << ", pp " << stages);
       std::ranges::for_each(ranks, [&](ParameterSharding& rank) { rank.precision = precision; });
       const std::string checkpoints = fmt::format("{}/{}", root.path(), ++grids);
       const std::string folder = WrittenFrom(directory, checkpoints, model, stages, ranks);
