@@ -15,6 +15,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/backend/cpu_amx.h"
 #include "runtime/backend/cpu_views.h"
 
 namespace geopipe::cpu {
@@ -102,6 +103,12 @@ Entry MakeEntry(const dnnl::engine& engine, const Key& key) {
   return entry;
 }
 
+// True when oneDNN's primitives use the instructions. Their bits include those of the sets that they contain.
+bool Has(dnnl::cpu_isa instructions) {
+  const auto needed = static_cast<unsigned>(instructions);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & needed) == needed;
+}
+
 }  // namespace
 
 struct MatMulCache::State {
@@ -110,6 +117,7 @@ struct MatMulCache::State {
 
   int threads;
   Bf16Products bf16_products;
+  bool uses_amx = Has(dnnl::cpu_isa::avx512_core_amx);
   Allocator library_memory{std::numeric_limits<int64_t>::max()};
   dnnl::engine engine;
   dnnl::stream stream;
@@ -120,12 +128,12 @@ struct MatMulCache::State {
 
 namespace {
 
-// Keeps oneDNN from AMX: version 2.6 uses it wherever the processor's flags show it, and virtual machines show it that
-// fault on its products. A user's ONEDNN_MAX_CPU_ISA stays. Takes effect before the first primitive alone.
+// Keeps oneDNN from AMX where that does not work: version 2.6 uses it wherever the processor's flags show it. A user's
+// ONEDNN_MAX_CPU_ISA stays. Takes effect before the first primitive alone.
 void LimitInstructions() {
   static const bool limited = [] {
     if (std::getenv("ONEDNN_MAX_CPU_ISA") == nullptr) {
-      dnnl::set_max_cpu_isa(dnnl::cpu_isa::avx512_core_bf16);
+      dnnl::set_max_cpu_isa(AmxWorks() ? dnnl::cpu_isa::avx512_core_amx : dnnl::cpu_isa::avx512_core_bf16);
     }
     return true;
   }();
@@ -136,10 +144,7 @@ void LimitInstructions() {
 
 Bf16Products BestBf16Products() {
   LimitInstructions();
-  // An instruction set's bits include those of the sets that it contains.
-  constexpr auto kNeeded = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_bf16);
-  const auto available = static_cast<unsigned>(dnnl::get_effective_cpu_isa());
-  return (available & kNeeded) == kNeeded ? Bf16Products::kNative : Bf16Products::kConverted;
+  return Has(dnnl::cpu_isa::avx512_core_bf16) ? Bf16Products::kNative : Bf16Products::kConverted;
 }
 
 MatMulCache::MatMulCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
@@ -168,7 +173,9 @@ absl::Status MatMulCache::Run(Product product, const ConstMatrixView& a, const C
     return absl::OkStatus();
   }
   const auto are = [](DType dtype, const auto&... views) { return ((views.dtype == dtype) && ...); };
-  const bool native = state_->bf16_products == Bf16Products::kNative && are(DType::kBf16, a, b) &&
+  // oneDNN 2.6's product by AMX tiles faults on many an odd k (63, 2751).
+  const bool can_be_native = !state_->uses_amx || extents.k % 2 == 0;
+  const bool native = state_->bf16_products == Bf16Products::kNative && can_be_native && are(DType::kBf16, a, b) &&
                       (c.dtype == DType::kFp32 || c.dtype == DType::kBf16);
   return native || are(DType::kFp32, a, b, c) ? RunPrimitive(product, a, b, c, accumulate)
                                               : RunTiles(product, a, b, c, accumulate);

@@ -17,8 +17,8 @@ enum class Bf16Products : uint8_t {
   kConverted,  // as the product of their fp32 values
 };
 
-// Returns kNative where the processor has such instructions (AVX512_BF16). On others oneDNN either has no bf16 products
-// or makes them three times slower than those of fp32.
+// Returns kNative where the processor has such instructions (AVX512_BF16, or AMX that works). On others oneDNN either
+// has no bf16 products or makes them three times slower than those of fp32.
 Bf16Products BestBf16Products();
 
 // Runs on exactly `threads` OpenMP threads; where k is long and m and n are short, oneDNN divides k among them, so that

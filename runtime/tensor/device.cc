@@ -1,5 +1,8 @@
 #include "runtime/tensor/device.h"
 
+#include <sys/mman.h>
+
+#include <cstdint>
 #include <cstring>
 #include <new>
 
@@ -9,15 +12,39 @@ namespace geopipe {
 namespace {
 
 constexpr std::align_val_t kAlignment{64};
+constexpr size_t kHugePage = size_t{2} << 20;
+
+size_t WholeHugePages(size_t bytes) { return (bytes + kHugePage - 1) / kHugePage * kHugePage; }
+
+// Returns whole huge pages, or nullptr. The kernel may give them pages of 4 KiB all the same, which are read and
+// written at about two thirds of the rate.
+std::byte* MapHugePages(size_t bytes) {
+  const size_t wanted = WholeHugePages(bytes);
+  void* const mapped = mmap(nullptr, wanted + kHugePage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) {
+    return nullptr;
+  }
+  auto* const begin = static_cast<std::byte*>(mapped);
+  const size_t before = (kHugePage - reinterpret_cast<uintptr_t>(begin) % kHugePage) % kHugePage;
+  if (before > 0) {
+    (void)munmap(begin, before);
+  }
+  (void)munmap(begin + before + wanted, kHugePage - before);
+  (void)madvise(begin + before, wanted, MADV_HUGEPAGE);
+  return begin + before;
+}
 
 class Host final : public Device {
  public:
   MemorySpace space() const override { return MemorySpace::kHost; }
   std::byte* Allocate(int64_t bytes, MemorySpace /*space*/) override {
-    return static_cast<std::byte*>(::operator new(static_cast<size_t>(bytes), kAlignment, std::nothrow));
+    const auto size = static_cast<size_t>(bytes);
+    return size >= kHugePage ? MapHugePages(size)
+                             : static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
   }
-  void Free(std::byte* memory, int64_t /*bytes*/, MemorySpace /*space*/) override {
-    ::operator delete(memory, kAlignment);
+  void Free(std::byte* memory, int64_t bytes, MemorySpace /*space*/) override {
+    const auto size = static_cast<size_t>(bytes);
+    size >= kHugePage ? void(munmap(memory, WholeHugePages(size))) : ::operator delete(memory, kAlignment);
   }
   absl::Status Copy(const std::byte* from, std::byte* to, int64_t bytes) override {
     std::memcpy(to, from, static_cast<size_t>(bytes));
