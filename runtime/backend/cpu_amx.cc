@@ -1,13 +1,16 @@
 #include "runtime/backend/cpu_amx.h"
 
-#if defined(__x86_64__)
-#include <immintrin.h>
-#include <sys/syscall.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
+#include <csignal>
+#if defined(__x86_64__)
+#include <immintrin.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
 #include <cstdint>
 #endif
 
@@ -16,8 +19,7 @@ namespace {
 
 #if defined(__x86_64__)
 
-// Operands and result of the product, in static memory: the child allocates nothing, for other threads of its parent
-// may have held the allocator's lock when it was forked.
+// Operands and result of the product, in static memory: the child allocates nothing.
 alignas(64) uint16_t a_tile[16][32];
 alignas(64) uint16_t b_tile[16][32];
 alignas(64) float c_tile[16][16];
@@ -64,16 +66,11 @@ bool Probe() {
   constexpr uint16_t kHalf = 0x3f00;
   std::fill_n(&a_tile[0][0], 16 * 32, kTwo);
   std::fill_n(&b_tile[0][0], 16 * 32, kHalf);
-  const pid_t child = fork();
-  if (child == 0) {
+  return SucceedsInChild([] {
     constexpr long kRequestPermission = 0x1023;  // ARCH_REQ_XCOMP_PERM of asm/prctl.h
     constexpr long kTileData = 18;
-    _exit(syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 && MultiplyByTiles() ? 0 : 1);
-  }
-  int status = 1;
-  while (child > 0 && waitpid(child, &status, 0) < 0 && errno == EINTR) {
-  }
-  return child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+    return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0 && MultiplyByTiles();
+  });
 }
 
 #else
@@ -83,6 +80,23 @@ bool Probe() { return false; }
 #endif
 
 }  // namespace
+
+bool SucceedsInChild(bool (*work)()) {
+  const pid_t child = fork();
+  if (child == 0) {
+    for (const int fault : {SIGILL, SIGSEGV, SIGBUS, SIGFPE, SIGTRAP}) {
+      std::signal(fault, SIG_DFL);  // UCX's handlers print, and may allocate
+    }
+    prctl(PR_SET_DUMPABLE, 0);
+    _exit(work() ? 0 : 1);
+  }
+  int status = 0;
+  pid_t ended = -1;
+  do {
+    ended = child < 0 ? -1 : waitpid(child, &status, 0);
+  } while (ended < 0 && child > 0 && errno == EINTR);
+  return ended == child && child > 0 && WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
 
 bool AmxWorks() {
   static const bool works = Probe();
