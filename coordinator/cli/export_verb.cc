@@ -93,7 +93,7 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
         options.keeps_padding = text == "keep";
         return text == "keep" || text == "cut"
                    ? absl::OkStatus()
-                   : absl::InvalidArgumentError(fmt::format("--padding {}: use cut or keep", text));
+                   : absl::InvalidArgumentError(fmt::format("'{}' is not one of cut|keep", text));
       });
   common.AddFormat(flags);
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {

@@ -43,6 +43,23 @@ TEST_CASE("a model that cannot be built is refused by key and rule") {
        "model.num_key_value_heads is 5; it must divide model.num_attention_heads 32"},
       {[](ModelSpec& m) { m.num_attention_heads = m.num_key_value_heads = 4096; },
        "model.num_attention_heads is 4096; head size (hidden_size / num_attention_heads) is then 1, it must be even"},
+      {[](ModelSpec& m) { m.given_head_dim = 63; }, "model.head_dim is 63; RoPE turns pairs, so it must be even"},
+      {[](ModelSpec& m) { m.padded_vocab_size = 31999; },
+       "model.padded_vocab_size is 31999; it must be at least model.vocab_size 32000"},
+      {[](ModelSpec& m) { m.sliding_window = 4096; },
+       "model.sliding_window is 4096; a llama model has none, only mistral has"},
+      {[](ModelSpec& m) {
+         m.family = ModelFamily::kQwen2;
+         m.attention_bias = true;
+       },
+       "model.attention_bias is true; a qwen2 model has none but those of q, k and v, which it always has"},
+      {[](ModelSpec& m) { m.rope_scaling.factor = 8; },
+       "model.rope_scaling.factor is 8; rope_type default does not use it, leave it out or give another rope_type"},
+      {[](ModelSpec& m) { m.rope_scaling = {.type = RopeScaling::Type::kLinear, .factor = 8, .low_freq_factor = 2}; },
+       "model.rope_scaling.low_freq_factor is 2; rope_type linear does not use it, leave it out or give another "
+       "rope_type"},
+      {[](ModelSpec& m) { m.rope_scaling = {.type = RopeScaling::Type::kLlama3, .low_freq_factor = 4}; },
+       "model.rope_scaling.low_freq_factor is 4; it must be below model.rope_scaling.high_freq_factor 4"},
   };
   for (const Case& c : cases) {
     ModelSpec model = *ModelPreset("llama-2-7b");
