@@ -151,7 +151,7 @@ absl::Status CheckUse(const YamlDocument& document, const FileKeys& given, const
     const ProfiledModel wanted{.model = use.job.model,
                                .precision = use.job.precision,
                                .device = site->device.kind,
-                               .attention = site->device.attention.value_or(Attention::kDense)};
+                               .attention = site->device.attention.value_or(Attention::kBlocked)};
     GP_RETURN_IF_ERROR(CheckModel(document, given.model, wanted, use.job.name, entry.site));
   }
   return absl::OkStatus();

@@ -21,7 +21,7 @@ struct ProfiledModel {
   ModelSpec model;  // its layers need not be the job's: what is measured is one
   Precision precision = Precision::kFp32;
   std::string device{kHostDevice};  // DeviceSpec::kind
-  Attention attention = Attention::kDense;
+  Attention attention = Attention::kBlocked;
 
   friend bool operator==(const ProfiledModel&, const ProfiledModel&) = default;
 };

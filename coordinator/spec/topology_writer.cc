@@ -40,7 +40,7 @@ std::string_view NeededFor(std::string_view key) {
 
 std::string DeviceText(std::string_view margin, DeviceSpec device) {
   if (device.kind != kHostDevice) {  // to whose kind a file gives the processor's defaults
-    device.attention = device.attention.value_or(Attention::kDense);
+    device.attention = device.attention.value_or(Attention::kBlocked);
     device.roofline = device.roofline.value_or(Roofline::kBlock);
     device.reserve_bytes = device.reserve_bytes.value_or(0);
   }

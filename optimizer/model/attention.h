@@ -7,11 +7,11 @@
 namespace geopipe {
 
 enum class Attention : uint8_t {
-  // Computes the scores of every query with every key, whatever the mask, and keeps their softmax for the backward: the
-  // CPU engine.
+  // Computes the scores of every query with every key, whatever the mask, and keeps their softmax for the backward: as
+  // frameworks did without a fused kernel, for comparison with what they published.
   kDense,
   // Computes block by block, only as far as the causal mask demands; keeps one number for each row, and the backward
-  // computes the scores again (FlashAttention-2, arXiv 2307.08691; cuDNN): GPUs.
+  // computes the scores again (FlashAttention-2, arXiv 2307.08691; cuDNN): every backend of the engine.
   kBlocked,
 };
 

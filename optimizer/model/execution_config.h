@@ -16,7 +16,7 @@ struct ExecutionConfig {
   int32_t zero_stage = 0;          // arXiv 1910.02054; 0 to 3
   Recompute recompute = Recompute::kNone;
   Precision precision = Precision::kFp32;
-  Attention attention = Attention::kDense;
+  Attention attention = Attention::kBlocked;
   bool offloads_optimizer = false;  // AdamW's states lie in the host's memory
   bool keeps_states = false;        // the last two, in memory that outlives the process (JobSpec::recovery)
 

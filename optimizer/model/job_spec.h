@@ -133,7 +133,7 @@ struct JobSpec {
   int64_t grace_ns = 30'000'000'000;
   ReplanSpec replan;
   // The attention of the backend that the job is planned for, which the file does not say (JobOnCluster).
-  Attention attention = Attention::kDense;
+  Attention attention = Attention::kBlocked;
 
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };

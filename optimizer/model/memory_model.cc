@@ -48,22 +48,27 @@ bool IsRecomputed(const KeptTensor& tensor, const ExecutionConfig& config) {
 
 int64_t AttentionSumBytes(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t s = config.sequence_length;
+  const int64_t of_a_head = 2 * s * model.head_dim();
   return config.attention == Attention::kBlocked
-             ? kFp32Bytes * config.tokens() * model.query_width() / config.tensor + RowSumBytes(model, config)
-             : kFp32Bytes * (2 * s * model.head_dim() + std::min(kAttentionRows, s) * s);
+             ? kFp32Bytes * std::max(config.tokens() * model.query_width() / config.tensor, of_a_head) +
+                   RowSumBytes(model, config)
+             : kFp32Bytes * (of_a_head + std::min(kAttentionRows, s) * s);
 }
 
-// Operands of the norms of heads, which I frees: queries and keys before them, and the statistics of each head.
-std::vector<KeptTensor> HeadNormOperands(const ModelSpec& model, const ExecutionConfig& config) {
+// Columns of queries, keys and values, side by side.
+int64_t QkvWidth(const ModelSpec& model, const ExecutionConfig& config) {
+  return model.query_width() / config.tensor + 2 * model.key_value_width_per_rank(config.tensor);
+}
+
+// Results of the norms of heads, which I frees: queries and keys after them, and the statistics of each head.
+std::vector<KeptTensor> HeadNormResults(const ModelSpec& model, const ExecutionConfig& config) {
   if (!model.has_head_norms()) {
     return {};
   }
   const int64_t n = config.tokens();
   const int64_t query = n * model.query_width() / config.tensor;
   const int64_t key = n * model.key_value_width_per_rank(config.tensor);
-  const int64_t e = ElementBytes(config.precision);
-  return {{"query_input", e * query, false},
-          {"key_input", e * key, false},
+  return {{"heads", ElementBytes(config.precision) * (query + key), false},
           {"query_rms", kFp32Bytes * query / model.head_dim(), false},
           {"key_rms", kFp32Bytes * key / model.head_dim(), false}};
 }
@@ -74,27 +79,22 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
   const int64_t t = config.tensor;
   const int64_t r = config.norm_region_split();
   const int64_t hidden = e * n * model.hidden_size;
-  const int64_t query = e * n * model.query_width() / t;
-  const int64_t key_value = e * n * model.key_value_width_per_rank(t);
   const int64_t intermediate = e * n * model.intermediate_size / t;
   std::vector<KeptTensor> tensors{
       {"input", hidden / r, false},
       {"input_rms", kFp32Bytes * n / r, false},
       {"attention_input", hidden / r, true},
-      {"query", query, false},
-      {"key", key_value, false},
-      {"value", key_value, false},
+      {"qkv", e * n * QkvWidth(model, config), false},
       config.attention == Attention::kBlocked ? KeptTensor{"row_sums", RowSumBytes(model, config), false}
                                               : KeptTensor{"probabilities", ProbabilityBytes(model, config), false},
-      {"context", query, true},
+      {"context", e * n * model.query_width() / t, true},
       {"mlp_residual", hidden / r, false},
       {"mlp_rms", kFp32Bytes * n / r, false},
       {"mlp_input", hidden / r, true},
-      {"gate", intermediate, false},
-      {"up", intermediate, false},
+      {"gate_up", 2 * intermediate, false},
       {"activation", intermediate, true},
   };
-  std::ranges::move(HeadNormOperands(model, config), std::back_inserter(tensors));
+  std::ranges::move(HeadNormResults(model, config), std::back_inserter(tensors));
   return tensors;
 }
 
@@ -116,14 +116,25 @@ struct PassNeeds {
   int64_t input_grad_bytes = 0;
 };
 
+// Workspace of the loss: fp32 logits of some rows where their gradient is of another type, and what tensor ranks
+// exchange.
+int64_t LossBytes(const ModelSpec& model, const ExecutionConfig& config) {
+  const bool in_place = config.precision == Precision::kFp32;
+  const int64_t rows = in_place ? config.tokens() : std::min(kLossRows, config.tokens());
+  const int64_t logits = in_place ? 0 : rows * (model.vocab_rows() / config.tensor);
+  return kFp32Bytes * (logits + (config.tensor > 1 ? 3 * rows : 0));
+}
+
 PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   const int64_t row = ElementBytes(config.precision) * config.tokens();
   const int64_t hidden = row * model.hidden_size;
+  const bool divides_rows = config.norm_region_split() > 1;
+  const int64_t loss = range.has_head ? LossBytes(model, config) + (divides_rows ? hidden : 0) : 0;
+  const int64_t targets = range.has_head ? kTokenIdBytes * config.tokens() : 0;  // until F is over
   if (range.count() == 0) {
-    const int64_t bytes = range.has_head ? hidden : 0;
+    const int64_t bytes = range.has_head ? std::max(hidden, targets + loss) : 0;
     return {.bytes = bytes, .workspace_bytes = bytes};
   }
-  const bool divides_rows = config.norm_region_split() > 1;
   const bool cuts_messages = config.tensor > 1 && !divides_rows && !range.has_head;
   const std::vector<KeptTensor> all = AllBlockActivations(model, config);
   const int64_t kept = TotalBytes(BlockActivations(model, config));
@@ -139,11 +150,20 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
   const int64_t gathered = hidden - hidden / config.norm_region_split();
   // Rows of a message that is cut from all rows, or gathered to them.
   const int64_t whole_message = cuts_messages ? hidden - hidden / config.tensor : 0;
-  const int64_t forward = again + (divides_rows || cuts_messages ? hidden : 0);
+  const int64_t forward = targets + std::max(again + (divides_rows || cuts_messages ? hidden : 0), loss);
   const int64_t of_mlp = (late ? 0 : again) + std::max(row * model.intermediate_size / config.tensor, hidden);
-  // Statistics and the operands of the heads' norms are freed before the gradient of the layer's input is made.
-  const int64_t freed = statistics + TotalBytes(HeadNormOperands(model, config));
-  const int64_t of_attention = again + std::max(row * model.query_width() / config.tensor, hidden - freed);
+  // Attention's gradients are new memory; once they are made, its operands are freed.
+  const int64_t gradients = row * QkvWidth(model, config);
+  const int64_t freed = gradients + statistics + TotalBytes(HeadNormResults(model, config));
+  const bool shares_heads = config.tensor > model.num_key_value_heads;
+  const int64_t shared = shares_heads ? 2 * row * model.key_value_width_per_rank(config.tensor) : 0;
+  const int64_t of_scores = again + gradients + row * model.query_width() / config.tensor;
+  const int64_t of_qkv = again + gradients + hidden + shared;
+  const int64_t of_attention = std::max(of_scores, of_qkv - freed);
+  // As workspace is counted, only what was made again is freed of it.
+  const int64_t attention_workspace = std::max(of_scores, of_qkv - (config.recompute == Recompute::kFull ? freed
+                                                                    : late                               ? statistics
+                                                                                                         : 0));
   // W gathers one input at a time; the gradient of the embedding's output, gathered too, waits for its own.
   const int64_t weights = divides_rows ? hidden : 0;
   const int64_t of_embedding = range.has_embedding ? gathered : 0;
@@ -153,12 +173,12 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
   // The gathered output gradient is new memory, while the layer's input has become the gradient that is sent on.
   const int64_t gone_on = divides_rows && !range.has_head ? hidden / config.tensor : 0;
   const int64_t of_layer = std::max(grown + gone_on, 2 * gathered);
-  return {
-      .bytes = std::max({forward, whole_message + of_mlp + gathered, whole_message + of_attention + 2 * gathered,
-                         grown + of_embedding + weights}),
-      .workspace_bytes = std::max({forward, (cuts_messages ? hidden : 0) + std::max(of_mlp, of_attention), weights}),
-      .backward_bytes = std::max<int64_t>(0, of_layer - of_head),
-      .input_grad_bytes = (range.count() - 1) * grown + of_layer};
+  return {.bytes = std::max({forward, whole_message + of_mlp + gathered, whole_message + of_attention + 2 * gathered,
+                             grown + of_embedding + weights}),
+          .workspace_bytes =
+              std::max({forward, (cuts_messages ? hidden : 0) + std::max(of_mlp, attention_workspace), weights}),
+          .backward_bytes = std::max<int64_t>(0, of_layer - of_head),
+          .input_grad_bytes = (range.count() - 1) * grown + of_layer};
 }
 
 // Computes a + count * b in every field.
@@ -263,15 +283,12 @@ std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionC
       {"head_residual", hidden, false},
       {"head_rms", kFp32Bytes * n / r, false},
       {"head_input", hidden, true},
-      {"logits", kFp32Bytes * n * model.vocab_rows() / config.tensor, true},
-      {"target_ids", kTokenIdBytes * n, false},
+      {"grad_logits", ElementBytes(config.precision) * n * model.vocab_rows() / config.tensor, true},
   };
 }
 
 int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config) {
-  const int64_t t = config.tensor;
-  const int64_t split =
-      model.query_width() / t + 2 * model.key_value_width_per_rank(t) + 2 * (model.intermediate_size / t);
+  const int64_t split = QkvWidth(model, config) + 2 * (model.intermediate_size / config.tensor);
   return ElementBytes(config.precision) * config.tokens() * (split + 2 * model.hidden_size);
 }
 

@@ -27,14 +27,14 @@ struct KeptTensor {
 //   input             n*h/r   block input: RMSNorm's backward
 //   input_rms         n       fp32, reciprocal root mean square of each row            (/r)
 //   attention_input   n*h     normalised input of q, k, v                              W
-//   query             n*h/t   after RoPE
-//   key, value        n*k/t   each; key after RoPE
+//   qkv               n*(q+2k)/t  queries and keys after RoPE, values; with norms of heads before both, which then
+//                     are in heads, n*(q+k)/t, beside query_rms and key_rms, fp32, a number of each head
 //   probabilities     p/t     softmax of the scores, dense over s; blocked attention: row_sums, n*a/t, fp32
 //   context           n*h/t   input of the output projection                           W
 //   mlp_residual      n*h/r   input of the second RMSNorm
 //   mlp_rms           n       fp32                                                     (/r)
 //   mlp_input         n*h     normalised input of gate and up                          W
-//   gate, up          n*f/t   each
+//   gate_up           n*2f/t
 //   activation        n*f/t   silu(gate) * up: input of the down projection            W
 // Selective recomputation drops `probabilities`; with blocked attention, which has none, the tensors that are cheap to
 // make again: attention_input, mlp_input and activation. Full recomputation keeps `input` alone. With sequence
@@ -45,12 +45,15 @@ std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const Execution
 // The embedding's: token ids, n of 4 bytes (W).
 std::vector<KeptTensor> EmbeddingActivations(const ModelSpec& model, const ExecutionConfig& config);
 
-// The head's: its input n*h/r, fp32 reciprocal root mean squares n (/r), normalised input n*h/r (W), fp32 logits n*V/t
-// (W: turned into their gradient in place) and target ids n of 4 bytes.
+// Rows of fp32 logits that the loss of a bf16 stage takes at once. (fp32 logits become their gradient in place.)
+inline constexpr int64_t kLossRows = 512;
+
+// The head's: its input n*h/r, fp32 reciprocal root mean squares n (/r), normalised input n*h/r (W), and the gradient of
+// the logits n*V/t (W), which F leaves.
 std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config);
 
-// Gradients of the products' outputs, made by I and consumed by W, of one decoder layer: q n*h/t, k and v n*k/t each,
-// o n*h, gate and up n*f/t each, down n*h (all element size e). They take the places of tensors that F kept for I.
+// Gradients of the products' outputs, made by I and consumed by W, of one decoder layer: qkv n*(q+2k)/t, o n*h, gate_up
+// n*2f/t, down n*h (all element size e).
 int64_t BlockOutputGradientBytes(const ModelSpec& model, const ExecutionConfig& config);
 
 int64_t TotalBytes(const std::vector<KeptTensor>& tensors);
@@ -70,14 +73,16 @@ struct StageMemory {
   int64_t host_bytes = 0;
   // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has.
   int64_t recovery_bytes = 0;
-  // Workspace held all the time: RoPE's tables s*d (d: head size), sums of attention's backward, 2*s*d + min(64, s)*s,
-  // blocked (n*h + n*a)/t (all fp32), token ids n of 4 bytes on a stage with one end of the model. While a pass runs:
-  // the gradient of one product's input, the larger of n*f/t and n*h; with recomputation also the tensors that it makes
-  // again for one layer and those that this layer's W needs; with tensor ranks that have all rows, those of a message
-  // that is cut or gathered; with sequence parallelism the gathered gradients of a layer's two sums (n*h each, less the
+  // Workspace held all the time: RoPE's tables s*d (d: head size), sums of attention's backward, blocked max(n*q/t,
+  // 2*s*d) + n*a/t, dense 2*s*d + min(64, s)*s (all fp32), token ids n of 4 bytes on a stage with one end of the model.
+  // While a pass runs: the target ids n of 4 bytes until F is over; bf16: fp32 logits of kLossRows rows; the gradient of
+  // one product's input, the largest of n*f/t, n*h and n*q/t; a layer's attention gradients before their operands are
+  // freed; with recomputation also the tensors that it makes again for one layer and those that this layer's W needs;
+  // with tensor ranks that have all rows, those of a message that is cut or gathered, with ranks that share a key-value
+  // head its gradients; with sequence parallelism the gathered gradients of a layer's two sums (n*h each, less the
   // rank's own rows), until W; with ZeRO 2 two whole buckets of gradients, and with ZeRO 3 three of gradients and
   // gathered weights, each as large as the largest of gradients; with offloaded states those of the run that is updated
-  // (kOffloadedRunElements). Nothing else: output gradients take the places of tensors that the forward kept.
+  // (kOffloadedRunElements).
   int64_t workspace_bytes = 0;
   // The part of it that the stages of a device take turns in: all but RoPE's tables and token ids.
   int64_t shared_workspace_bytes = 0;

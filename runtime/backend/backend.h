@@ -16,6 +16,8 @@
 #include <ranges>
 #include <string_view>
 #include <type_traits>
+#include <utility>
+#include <vector>
 
 #include "optimizer/base/check.h"
 #include "optimizer/model/run_options.h"
@@ -47,6 +49,19 @@ struct ConstMatrixView {
 
 // The tensor as a matrix: its last extent is the columns, all others together are the rows.
 MatrixView ViewOf(const Tensor& tensor);
+// Part of a matrix: `count` rows, or columns, from `first` on.
+template <class View>
+View RowsOf(View matrix, int64_t first, int64_t count) {
+  matrix.data += first * matrix.stride * ByteSize(matrix.dtype);
+  matrix.rows = count;
+  return matrix;
+}
+template <class View>
+View ColumnsOf(View matrix, int64_t first, int64_t count) {
+  matrix.data += first * ByteSize(matrix.dtype);
+  matrix.columns = count;
+  return matrix;
+}
 
 namespace internal {
 template <class T>
@@ -79,6 +94,9 @@ struct VectorView {
   template <std::ranges::borrowed_range View>
   VectorView(const View& view) : data(std::ranges::data(view)), size(static_cast<int64_t>(std::ranges::size(view))) {}
   VectorView(T* first, int64_t count) : data(first), size(count) {}
+  template <class U>
+  requires(!std::is_same_v<U, T> && std::is_same_v<const U, T>) VectorView(const VectorView<U>& other)
+      : data(other.data), size(other.size) {}
 
   // REQUIRES: 0 <= i < size.
   VectorView At(int64_t i) const { return {data + i, 1}; }
@@ -87,27 +105,20 @@ struct VectorView {
 // Storage of the operands of C = A * B. kNN: A [m, k], B [k, n]; kNT: A [m, k], B [n, k]; kTN: A [k, m], B [k, n].
 enum class Product : uint8_t { kNN, kNT, kTN };
 
+// What is added to a product before it is rounded; parts without data add nothing.
+struct Addend {
+  ConstMatrixView matrix = {};       // of the result's shape and type, and maybe its memory
+  VectorView<const float> row = {};  // to each row
+
+  static Addend None() { return {}; }
+};
+
 struct AttentionShape {
   int64_t batch = 0;
   int64_t sequence = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;  // divides heads; head i uses the keys and values of kv head i / (heads / kv_heads)
   int64_t head_dim = 0;
-};
-
-// Tensors that an attention keeps from its forward for its gradient. `statistics` is the backend's own: the cpu backend
-// keeps the probabilities [b*heads*s, s], of the query's type, a fused kernel a number per row.
-struct AttentionState {
-  Tensor query;
-  Tensor key;
-  Tensor value;
-  Tensor statistics;
-};
-
-struct AttentionGradients {
-  Tensor query;
-  Tensor key;
-  Tensor value;
 };
 
 enum class RopeDirection : uint8_t { kForward, kBackward };
@@ -146,11 +157,11 @@ class Backend {
     return ZeroBytes(reinterpret_cast<std::byte*>(values.data), values.size * ByteSize(DType::kFp32));
   }
 
-  // c = a * b, or c += a * b. Each of the three may be fp32 or bf16, whatever the others are. Products are added in
-  // fp32, and c is read in its own type where it is added to. A device's bf16 instructions may take numbers below
-  // 2^-126 for zero. c overlaps neither operand. Without a sum (an extent of 0) a product is zero.
-  virtual absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
-                              bool accumulate) = 0;
+  // c = a * b + addend. a and b are both fp32 or both bf16; c is fp32, or bf16 as they are. Products are added in fp32,
+  // and the sum is rounded once. A device's bf16 instructions may take numbers below 2^-126 for zero. c overlaps
+  // neither operand. Without a sum (an extent of 0) a product is zero.
+  virtual absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
+                              const MatrixView& c) = 0;
 
   // Sets out[i] = table[tokens[i] - first_row], or zero where the table, which holds rows [first_row, first_row +
   // table.rows) of the vocabulary's, has no such row.
@@ -161,19 +172,17 @@ class Backend {
   virtual absl::Status EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
                                      int64_t first_row, const MatrixView& grad_table) = 0;
 
-  // y = x * r * weight with r = 1 / sqrt(mean(x^2) + eps) per row (arXiv 1910.07467), which `inverse_rms` [rows] keeps.
+  // y = x * r * weight with r = 1 / sqrt(mean(x^2) + eps) (arXiv 1910.07467) of each group of weight.size columns,
+  // which `inverse_rms` [rows, groups] keeps.
   virtual absl::Status RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps,
                                const MatrixView& y, VectorView<float> inverse_rms) = 0;
-  // grad_x = gradient through the norm, plus `residual` unless that view is empty. grad_x may be x or residual itself.
-  virtual absl::Status RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
-                                        VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
-                                        const ConstMatrixView& residual, const MatrixView& grad_x) = 0;
-  // grad_weight += sum over rows of grad_y * x * inverse_rms.
-  virtual absl::Status RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
-                                         const ConstMatrixView& grad_y, VectorView<float> grad_weight) = 0;
+  // grad_x = gradient through the norm, plus `residual` unless that view is empty; grad_x may be x, grad_y or residual
+  // itself. grad_weight += sum over rows and groups of grad_y * x * inverse_rms.
+  virtual absl::Status RmsNormGrad(const ConstMatrixView& x, VectorView<const float> weight,
+                                   VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
+                                   const ConstMatrixView& residual, const MatrixView& grad_x,
+                                   VectorView<float> grad_weight) = 0;
 
-  // y = `row` in every row, or y += it.
-  virtual absl::Status RepeatRow(VectorView<const float> row, const MatrixView& y, bool accumulate) = 0;
   // sum += the rows of `values`, in their order.
   virtual absl::Status SumRows(const ConstMatrixView& values, VectorView<float> sum) = 0;
 
@@ -182,16 +191,19 @@ class Backend {
   virtual absl::Status Rope(const MatrixView& x, const RopeTable& table, int64_t sequence, int64_t head_dim,
                             RopeDirection direction) = 0;
 
-  // Causal attention: `out` [b*s, heads*d] of query (as out), key and value [b*s, kv_heads*d], which the state takes.
-  // Probabilities, and in AttentionGrad the gradients of scores, are rounded to the matrices' type before a product;
-  // the gradients of a key and a value are added over the heads that share them in fp32. `category`: of the memory that
-  // the state allocates.
-  virtual absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
-                                                   const MatrixView& out, MemoryCategory category) = 0;
-  // The gradients of query, key and value. Takes the state and the gradient of `out`; a backend may compute in their
-  // memory.
-  virtual absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
-                                                           const ConstMatrixView& out, Tensor grad_out) = 0;
+  // Causal attention: `out` [b*s, heads*d] of query (as out), key and value [b*s, kv_heads*d], all of one type.
+  // `statistics` [b*s*heads] is what AttentionGrad needs besides, the backend's own. Probabilities, and in
+  // AttentionGrad the gradients of scores, are rounded to the matrices' type before a product, and never lie in memory
+  // as a whole.
+  virtual absl::Status Attention(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                                 const ConstMatrixView& value, const MatrixView& out, VectorView<float> statistics) = 0;
+  // The gradients of query, key and value, which share no memory with the operands. Those of a key and a value are
+  // added over the heads that share them in fp32.
+  virtual absl::Status AttentionGrad(const AttentionShape& shape, const ConstMatrixView& query,
+                                     const ConstMatrixView& key, const ConstMatrixView& value,
+                                     const ConstMatrixView& out, VectorView<const float> statistics,
+                                     const ConstMatrixView& grad_out, const MatrixView& grad_query,
+                                     const MatrixView& grad_key, const MatrixView& grad_value) = 0;
 
   // out = silu(gate) * up (arXiv 2002.05202).
   virtual absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) = 0;
@@ -200,10 +212,12 @@ class Backend {
                                   const ConstMatrixView& grad_out, const MatrixView& grad_gate,
                                   const MatrixView& grad_up) = 0;
 
-  // Softmax cross-entropy. Replaces the fp32 logits [rows, classes] by their softmax and sets `loss` [1] to the sum
-  // over rows of -log softmax(logits)[target], in row order in fp64. REQUIRES: 0 <= targets[i] < classes.
-  virtual absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
-                                    VectorView<double> loss) = 0;
+  // Softmax cross-entropy of fp32 logits [rows, classes], which are undefined afterwards. Adds the sum over rows of
+  // -log softmax(logits)[target] to `loss` [1], in row order in fp64, and sets `gradient`, in its own type, to
+  // grad_scale times the sum's gradient with respect to the logits, whose memory it may be. REQUIRES: 0 <= targets[i] <
+  // classes.
+  virtual absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double grad_scale,
+                                    const MatrixView& gradient, VectorView<double> loss) = 0;
   // The same with the classes divided among several (arXiv 1909.08053): each has the logits of its slice, which begins
   // at first_class, all have all targets. Each of the three does its part between two reductions over the slices, which
   // are the caller's. With one slice, results are CrossEntropy's bits.
@@ -214,14 +228,11 @@ class Backend {
   virtual absl::Status CrossEntropySums(const MatrixView& logits, VectorView<const float> max,
                                         VectorView<const int32_t> targets, int64_t first_class,
                                         VectorView<float> sums) = 0;
-  //   CrossEntropyLoss: the exponentials become the softmax; `loss` as above, on every slice.
-  virtual absl::Status CrossEntropyLoss(const MatrixView& exponentials, VectorView<const float> max,
-                                        VectorView<const float> sums, VectorView<double> loss) = 0;
-
-  // Replaces the softmax of a slice of classes, or of all of them from first_class 0 on, by the gradient, with respect
-  // to the logits, of grad_scale times that sum.
-  virtual absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
-                                        int64_t first_class, double grad_scale) = 0;
+  //   CrossEntropyGrad: the slice's gradient, as above, and the loss, on every slice.
+  virtual absl::Status CrossEntropyGrad(const ConstMatrixView& exponentials, VectorView<const float> max,
+                                        VectorView<const float> sums, VectorView<const int32_t> targets,
+                                        int64_t first_class, double grad_scale, const MatrixView& gradient,
+                                        VectorView<double> loss) = 0;
 
   // y += alpha * x.
   virtual absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) = 0;
@@ -229,6 +240,10 @@ class Backend {
   virtual absl::Status Convert(const ConstMatrixView& from, const MatrixView& to) = 0;
   // Sets sum [1] to the sum of value^2, in fp64. REQUIRES: the rows are contiguous (stride == columns).
   virtual absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) = 0;
+  // Sets sums [runs] to the same of each run [begin, end) of a vector; of an empty one to 0.
+  using Run = std::pair<int64_t, int64_t>;
+  virtual absl::Status SumsOfSquares(VectorView<const float> values, const std::vector<Run>& runs,
+                                     VectorView<double> sums) = 0;
   virtual absl::Status AdamW(const AdamWStep& step) = 0;
 };
 

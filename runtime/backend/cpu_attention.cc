@@ -1,3 +1,4 @@
+#include <cmath>
 #include <cstring>
 
 #include "runtime/backend/cpu_kernels.h"
@@ -7,62 +8,51 @@
 namespace geopipe::cpu {
 namespace {
 
-template <class T>
-void StoreZeros(T* row, int64_t begin, int64_t end) {
-  std::memset(row + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
-}
+constexpr float kNothing = -3.0e38F;
 
 template <class T>
-void SoftmaxRow(float* row, T* probabilities, int64_t visible, int64_t columns, float scale) {
-  const int64_t whole = visible / kLanes * kLanes;
-  const int64_t rest = visible - whole;
-  constexpr float kNothing = -3.0e38F;
-  F32x8 maxima = rest == 0 ? Splat(kNothing) : LoadPartial(row + whole, rest, kNothing);
+void StoreZeros(T* row, int64_t begin, int64_t end) {
+  if (begin < end) {
+    std::memset(row + begin, 0, static_cast<size_t>(end - begin) * sizeof(T));
+  }
+}
+
+// Number of a block's columns that the query sees.
+int64_t Visible(int64_t query, int64_t first_key, int64_t columns) {
+  const int64_t visible = query + 1 - first_key;
+  return visible < 0 ? 0 : visible < columns ? visible : columns;
+}
+
+float RowMax(const float* row, int64_t count) {
+  const int64_t whole = count / kLanes * kLanes;
+  F32x8 maxima = whole == count ? Splat(kNothing) : LoadPartial(row + whole, count - whole, kNothing);
   for (int64_t j = 0; j < whole; j += kLanes) {
     maxima = Max(maxima, Load(row + j));
   }
-  const float shift = Max(maxima);
+  return Max(maxima);
+}
+
+// Writes exp(scale * row - shift) and returns its sum as it is before it is rounded.
+template <class T>
+float ExpRow(const float* row, T* exponentials, int64_t count, float scale, float shift) {
+  const int64_t whole = count / kLanes * kLanes;
   F32x8 sums{};
   for (int64_t j = 0; j < whole; j += kLanes) {
-    const F32x8 e = Exp((Load(row + j) - shift) * scale);
-    Store(row + j, e);
+    const F32x8 e = Exp(Load(row + j) * scale - shift);
+    Store(exponentials + j, e);
     sums += e;
   }
-  float total = 0;
-  if (rest == 0) {
-    total = Sum(sums);
-  } else {
-    const F32x8 e = Exp((LoadPartial(row + whole, rest, shift) - shift) * scale);
-    StorePartial(row + whole, e, rest);
+  if (whole < count) {
+    const int64_t rest = count - whole;
+    const F32x8 e = Exp(LoadPartial(row + whole, rest, 0) * scale - shift);
+    StorePartial(exponentials + whole, e, rest);
     F32x8 seen{};
     for (int64_t j = 0; j < rest; ++j) {
       seen[j] = e[j];
     }
-    total = Sum(sums + seen);
+    sums += seen;
   }
-  const float inverse = 1.0F / total;
-  ForLanes(0, visible, [&](int64_t j, int64_t count) GP_CPU_BODY {
-    StoreUpTo(probabilities + j, count, LoadUpTo(row + j, count) * inverse);
-  });
-  StoreZeros(probabilities, visible, columns);
-}
-
-template <class T>
-void SoftmaxGradRow(const T* p, const float* grad, T* grad_scores, int64_t visible, int64_t columns, float scale) {
-  const int64_t whole = visible / kLanes * kLanes;
-  const int64_t rest = visible - whole;
-  F32x8 sums{};
-  for (int64_t j = 0; j < whole; j += kLanes) {
-    sums += Load(p + j) * Load(grad + j);
-  }
-  if (rest != 0) {
-    sums += LoadPartial(p + whole, rest, 0) * LoadPartial(grad + whole, rest, 0);
-  }
-  const float mean = Sum(sums);
-  ForLanes(0, visible, [&](int64_t j, int64_t count) GP_CPU_BODY {
-    StoreUpTo(grad_scores + j, count, scale * LoadUpTo(p + j, count) * (LoadUpTo(grad + j, count) - mean));
-  });
-  StoreZeros(grad_scores, visible, columns);
+  return Sum(sums);
 }
 
 }  // namespace
@@ -91,18 +81,86 @@ void AttentionKernels<T>::Rope(int threads, const Rows<T>& x, const float* cosin
 }
 
 template <class T>
-void AttentionKernels<T>::CausalSoftmax(const Rows<float>& scores, const Rows<T>& probabilities, int64_t first_row,
-                                        float scale) {
+void AttentionKernels<T>::SoftmaxBlock(const Rows<const float>& scores, const Rows<T>& exponentials,
+                                       int64_t first_query, int64_t first_key, float scale, float* maxima,
+                                       float* totals, const Rows<float>& sums) {
   for (int64_t i = 0; i < scores.rows; ++i) {
-    SoftmaxRow(scores.Row(i), probabilities.Row(i), first_row + i + 1, scores.columns, scale);
+    const int64_t visible = Visible(first_query + i, first_key, scores.columns);
+    T* const row = exponentials.Row(i);
+    StoreZeros(row, visible, scores.columns);
+    if (visible == 0) {
+      continue;
+    }
+    const float block_max = scale * RowMax(scores.Row(i), visible);
+    if (first_key == 0) {
+      maxima[i] = block_max;
+      totals[i] = ExpRow(scores.Row(i), row, visible, scale, block_max);
+      continue;
+    }
+    const float max = block_max > maxima[i] ? block_max : maxima[i];
+    const float shrink = std::exp(maxima[i] - max);
+    totals[i] = totals[i] * shrink + ExpRow(scores.Row(i), row, visible, scale, max);
+    maxima[i] = max;
+    float* const sum = sums.Row(i);
+    ForLanes(0, sums.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
+      StoreUpTo(sum + j, count, LoadUpTo(sum + j, count) * shrink);
+    });
   }
 }
 
 template <class T>
-void AttentionKernels<T>::CausalSoftmaxGrad(const Rows<const T>& probabilities, const Rows<const float>& grad,
-                                            const Rows<T>& grad_scores, int64_t first_row, float scale) {
+void AttentionKernels<T>::EndSoftmax(const Rows<const float>& sums, const float* maxima, const float* totals,
+                                     const Rows<T>& out, float* statistics) {
+  for (int64_t i = 0; i < sums.rows; ++i) {
+    const float inverse = 1.0F / totals[i];
+    const float* const sum = sums.Row(i);
+    T* const row = out.Row(i);
+    ForLanes(0, sums.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
+      StoreUpTo(row + j, count, LoadUpTo(sum + j, count) * inverse);
+    });
+    statistics[i] = maxima[i] + std::log(totals[i]);
+  }
+}
+
+template <class T>
+void AttentionKernels<T>::RowProducts(const Rows<const T>& a, const Rows<const T>& b, float* products) {
+  for (int64_t i = 0; i < a.rows; ++i) {
+    const T* const left = a.Row(i);
+    const T* const right = b.Row(i);
+    F32x8 sums{};
+    ForLanes(0, a.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
+      sums += LoadUpTo(left + j, count) * LoadUpTo(right + j, count);
+    });
+    products[i] = Sum(sums);
+  }
+}
+
+template <class T>
+void AttentionKernels<T>::Probabilities(const Rows<const float>& scores, const Rows<T>& probabilities,
+                                        int64_t first_query, int64_t first_key, float scale, const float* statistics) {
+  for (int64_t i = 0; i < scores.rows; ++i) {
+    const int64_t visible = Visible(first_query + i, first_key, scores.columns);
+    const float shift = statistics[i];
+    const float* const score = scores.Row(i);
+    T* const row = probabilities.Row(i);
+    ForLanes(0, visible, [&](int64_t j, int64_t count) GP_CPU_BODY {
+      StoreUpTo(row + j, count, Exp(LoadUpTo(score + j, count) * scale - shift));
+    });
+    StoreZeros(row, visible, scores.columns);
+  }
+}
+
+template <class T>
+void AttentionKernels<T>::ScoreGradients(const Rows<const T>& probabilities, const Rows<const float>& grad,
+                                         const float* products, float scale, const Rows<T>& grad_scores) {
   for (int64_t i = 0; i < grad.rows; ++i) {
-    SoftmaxGradRow(probabilities.Row(i), grad.Row(i), grad_scores.Row(i), first_row + i + 1, grad.columns, scale);
+    const T* const p = probabilities.Row(i);
+    const float* const in = grad.Row(i);
+    T* const out = grad_scores.Row(i);
+    const float product = products[i];
+    ForLanes(0, grad.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
+      StoreUpTo(out + j, count, scale * LoadUpTo(p + j, count) * (LoadUpTo(in + j, count) - product));
+    });
   }
 }
 

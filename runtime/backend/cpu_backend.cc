@@ -13,6 +13,16 @@
 #include "runtime/backend/cpu_views.h"
 
 namespace geopipe {
+namespace {
+
+// Checks that the columns are whole groups of `width`, each of which has a statistic in each row.
+void CheckGroups(const ConstMatrixView& x, int64_t width, int64_t statistics) {
+  GP_CHECK(x.columns % width == 0 && statistics == x.rows * (x.columns / width), "[{}, {}] in groups of {}", x.rows,
+           x.columns, width);
+}
+
+}  // namespace
+
 CpuBackend::CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products)
     : threads_(threads), allocator_(allocator), products_(std::move(products)) {}
 
@@ -36,8 +46,8 @@ absl::Status CpuBackend::ZeroBytes(std::byte* data, int64_t bytes) {
 }
 
 absl::Status CpuBackend::MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b,
-                                const MatrixView& c, bool accumulate) {
-  return products_->Run(product, a, b, c, accumulate);
+                                const Addend& addend, const MatrixView& c) {
+  return products_->Run(product, a, b, addend, c);
 }
 
 absl::Status CpuBackend::Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
@@ -60,44 +70,35 @@ absl::Status CpuBackend::EmbeddingGrad(VectorView<const int32_t> tokens, const C
 absl::Status CpuBackend::RmsNorm(const ConstMatrixView& x, VectorView<const float> weight, double eps,
                                  const MatrixView& y, VectorView<float> inverse_rms) {
   CheckSameShape(x, y);
-  GP_CHECK(weight.size == x.columns && inverse_rms.size == x.rows);
+  CheckGroups(x, weight.size, inverse_rms.size);
   return WithElements(x.dtype, [&]<class T>(T) {
-    cpu::NormKernels<T>::RmsNorm(threads_, ToRows<T>(x), weight.data, static_cast<float>(eps), ToRows<T>(y),
-                                 inverse_rms.data);
+    cpu::NormKernels<T>::RmsNorm(threads_, ToRows<T>(x), weight.size, weight.data, static_cast<float>(eps),
+                                 ToRows<T>(y), inverse_rms.data);
   });
 }
 
-absl::Status CpuBackend::RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
-                                          VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
-                                          const ConstMatrixView& residual, const MatrixView& grad_x) {
+absl::Status CpuBackend::RmsNormGrad(const ConstMatrixView& x, VectorView<const float> weight,
+                                     VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
+                                     const ConstMatrixView& residual, const MatrixView& grad_x,
+                                     VectorView<float> grad_weight) {
   CheckSameShape(x, grad_y);
   CheckSameShape(x, grad_x);
-  GP_CHECK(weight.size == x.columns && inverse_rms.size == x.rows);
+  CheckGroups(x, weight.size, inverse_rms.size);
+  GP_CHECK(grad_weight.size == weight.size);
   if (residual.data != nullptr) {
     CheckSameShape(x, residual);
   }
-  return WithElements(x.dtype, [&]<class T>(T) {
-    cpu::NormKernels<T>::RmsNormInputGrad(threads_, ToRows<T>(x), weight.data, inverse_rms.data, ToRows<T>(grad_y),
-                                          residual.data == nullptr ? cpu::Rows<const T>() : ToRows<T>(residual),
-                                          ToRows<T>(grad_x));
-  });
-}
-
-absl::Status CpuBackend::RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
-                                           const ConstMatrixView& grad_y, VectorView<float> grad_weight) {
-  CheckSameShape(x, grad_y);
-  GP_CHECK(grad_weight.size == x.columns && inverse_rms.size == x.rows);
-  return WithElements(x.dtype, [&]<class T>(T) {
-    cpu::NormKernels<T>::RmsNormWeightGrad(threads_, ToRows<T>(x), inverse_rms.data, ToRows<T>(grad_y),
-                                           grad_weight.data);
-  });
-}
-
-absl::Status CpuBackend::RepeatRow(VectorView<const float> row, const MatrixView& y, bool accumulate) {
-  GP_CHECK(row.size == y.columns);
-  return WithElements(y.dtype, [&]<class T>(T) {
-    cpu::ElementwiseKernels<T>::RepeatRow(threads_, row.data, ToRows<T>(y), accumulate);
-  });
+  const int64_t blocks = (x.rows + cpu::kNormBlock - 1) / cpu::kNormBlock;
+  block_sums_.resize(static_cast<size_t>(blocks * weight.size));
+  GP_RETURN_IF_ERROR(WithElements(x.dtype, [&]<class T>(T) {
+    cpu::NormKernels<T>::RmsNormGrad(
+        threads_, ToRows<T>(x), weight.size, weight.data, inverse_rms.data, ToRows<T>(grad_y),
+        residual.data == nullptr ? cpu::Rows<const T>() : ToRows<T>(residual), ToRows<T>(grad_x), block_sums_.data());
+  }));
+  for (int64_t block = 0; block < blocks; ++block) {
+    cpu::Axpy(1, weight.size, 1.0F, block_sums_.data() + block * weight.size, grad_weight.data);
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CpuBackend::SumRows(const ConstMatrixView& values, VectorView<float> sum) {
@@ -137,12 +138,16 @@ absl::Status CpuBackend::SwiGluGrad(const ConstMatrixView& gate, const ConstMatr
   });
 }
 
-absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
-                                      VectorView<double> loss) {
+absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double grad_scale,
+                                      const MatrixView& gradient, VectorView<double> loss) {
   GP_CHECK(targets.size == logits.rows);
+  CheckSameShape(logits, gradient);
   sums_.resize(static_cast<size_t>(targets.size));
-  cpu::CrossEntropy(threads_, ToRows<float>(logits), targets.data, sums_.data());
-  *loss.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
+  GP_RETURN_IF_ERROR(WithElements(gradient.dtype, [&]<class T>(T) {
+    cpu::LossKernels<T>::CrossEntropy(threads_, ToRows<float>(logits), targets.data, static_cast<float>(grad_scale),
+                                      ToRows<T>(gradient), sums_.data());
+  }));
+  *loss.data = std::accumulate(sums_.begin(), sums_.end(), *loss.data);
   return absl::OkStatus();
 }
 
@@ -160,19 +165,19 @@ absl::Status CpuBackend::CrossEntropySums(const MatrixView& logits, VectorView<c
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::CrossEntropyLoss(const MatrixView& exponentials, VectorView<const float> max,
-                                          VectorView<const float> sums, VectorView<double> loss) {
-  GP_CHECK(max.size == exponentials.rows && sums.size == 2 * exponentials.rows);
+absl::Status CpuBackend::CrossEntropyGrad(const ConstMatrixView& exponentials, VectorView<const float> max,
+                                          VectorView<const float> sums, VectorView<const int32_t> targets,
+                                          int64_t first_class, double grad_scale, const MatrixView& gradient,
+                                          VectorView<double> loss) {
+  GP_CHECK(max.size == exponentials.rows && targets.size == max.size && sums.size == 2 * max.size);
+  CheckSameShape(exponentials, gradient);
   sums_.resize(static_cast<size_t>(max.size));
-  cpu::CrossEntropyLoss(threads_, ToRows<float>(exponentials), max.data, sums.data, sums_.data());
-  *loss.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
-  return absl::OkStatus();
-}
-
-absl::Status CpuBackend::CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets,
-                                          int64_t first_class, double grad_scale) {
-  GP_CHECK(targets.size == softmax.rows);
-  cpu::CrossEntropyGrad(threads_, ToRows<float>(softmax), targets.data, first_class, static_cast<float>(grad_scale));
+  GP_RETURN_IF_ERROR(WithElements(gradient.dtype, [&]<class T>(T) {
+    cpu::LossKernels<T>::CrossEntropyGrad(threads_, ToRows<float>(exponentials), max.data, sums.data, targets.data,
+                                          first_class, static_cast<float>(grad_scale), ToRows<T>(gradient),
+                                          sums_.data());
+  }));
+  *loss.data = std::accumulate(sums_.begin(), sums_.end(), *loss.data);
   return absl::OkStatus();
 }
 
@@ -194,6 +199,20 @@ absl::Status CpuBackend::SumOfSquares(const ConstMatrixView& values, VectorView<
     cpu::ElementwiseKernels<T>::SumOfSquares(threads_, count, ToRows<T>(values).data, sums_.data());
   }));
   *sum.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
+  return absl::OkStatus();
+}
+
+absl::Status CpuBackend::SumsOfSquares(VectorView<const float> values, const std::vector<Run>& runs,
+                                       VectorView<double> sums) {
+  GP_CHECK(sums.size == std::ssize(runs));
+  for (size_t i = 0; i < runs.size(); ++i) {
+    const auto [begin, end] = runs[i];
+    GP_CHECK(begin <= end && (begin == end || (begin >= 0 && end <= values.size)), "[{}, {}) of {}", begin, end,
+             values.size);
+    sums_.resize(static_cast<size_t>((end - begin + cpu::kSumBlock - 1) / cpu::kSumBlock));
+    cpu::ElementwiseKernels<float>::SumOfSquares(threads_, end - begin, values.data + begin, sums_.data());
+    sums.data[i] = std::accumulate(sums_.begin(), sums_.end(), 0.0);
+  }
   return absl::OkStatus();
 }
 

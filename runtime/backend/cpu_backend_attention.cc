@@ -1,5 +1,6 @@
 // Causal grouped-query attention of the cpu backend: oneDNN products around the softmax kernels, one head at a time.
-// Query rows go in blocks, each against the keys that it can see, so that about half of the square is never touched.
+// Query rows go in blocks, each against blocks of the keys that it can see (arXiv 2205.14135), so that scores never lie
+// in memory as a whole and about half of them are never made.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -12,20 +13,20 @@
 namespace geopipe {
 namespace {
 
-// Rows of a block: large enough for efficient products.
-constexpr int64_t kBlockRows = 64;
+using cpu::kKeys;
+using cpu::kQueries;
 
-void CheckShape(const AttentionShape& shape, const ConstMatrixView& q, const ConstMatrixView& k,
-                const ConstMatrixView& v, const ConstMatrixView& probabilities, const ConstMatrixView& out) {
+void CheckShape(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                const ConstMatrixView& value, const ConstMatrixView& out, int64_t statistics) {
   const int64_t tokens = shape.batch * shape.sequence;
   GP_CHECK(shape.heads % shape.kv_heads == 0);
-  GP_CHECK(q.rows == tokens && q.columns == shape.heads * shape.head_dim);
-  GP_CHECK(k.rows == tokens && k.columns == shape.kv_heads * shape.head_dim);
-  GP_CHECK(v.rows == tokens && v.columns == k.columns);
-  GP_CHECK(out.rows == tokens && out.columns == q.columns);
-  GP_CHECK(probabilities.rows == tokens * shape.heads && probabilities.columns == shape.sequence);
-  for (const DType dtype : {k.dtype, v.dtype, probabilities.dtype, out.dtype}) {
-    GP_CHECK(dtype == q.dtype, "attention of {} with {}", DTypeName(q.dtype), DTypeName(dtype));
+  GP_CHECK(query.rows == tokens && query.columns == shape.heads * shape.head_dim);
+  GP_CHECK(key.rows == tokens && key.columns == shape.kv_heads * shape.head_dim);
+  CheckSameShape(key, value);
+  CheckSameShape(query, out);
+  GP_CHECK(statistics == tokens * shape.heads, "{} statistics of {} rows", statistics, tokens * shape.heads);
+  for (const DType dtype : {key.dtype, value.dtype, out.dtype}) {
+    GP_CHECK(dtype == query.dtype, "attention of {} with {}", DTypeName(query.dtype), DTypeName(dtype));
   }
 }
 
@@ -33,7 +34,20 @@ float ScoreScale(const AttentionShape& shape) {
   return static_cast<float>(1.0 / std::sqrt(static_cast<double>(shape.head_dim)));
 }
 
+// Views of one sample and head, rows of `view` being those of all samples and columns those of all heads.
+template <class View>
+View HeadOf(const AttentionShape& shape, const View& view, int64_t sample, int64_t head) {
+  return Sub(view, sample * shape.sequence, shape.sequence, head * shape.head_dim, shape.head_dim);
+}
+
 }  // namespace
+
+cpu::AttentionRoom& CpuBackend::RoomFor(DType dtype, int64_t head_dim) {
+  if (room_ == nullptr || room_->dtype != dtype || room_->head != head_dim) {
+    room_ = std::make_unique<cpu::AttentionRoom>(dtype, head_dim);
+  }
+  return *room_;
+}
 
 absl::Status CpuBackend::ReserveWorkspace(int64_t floats) {
   const auto bytes = floats * static_cast<int64_t>(sizeof(float));
@@ -44,135 +58,142 @@ absl::Status CpuBackend::ReserveWorkspace(int64_t floats) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<AttentionState> CpuBackend::Attention(const AttentionShape& shape, Tensor query, Tensor key,
-                                                     Tensor value, const MatrixView& out, MemoryCategory category) {
-  GP_ASSIGN_OR_RETURN(Tensor probabilities,
-                      Tensor::Create(allocator_, category, query.dtype(),
-                                     {shape.batch * shape.heads * shape.sequence, shape.sequence}));
-  GP_RETURN_IF_ERROR(AttentionForward(shape, ViewOf(query), ViewOf(key), ViewOf(value), ViewOf(probabilities), out));
-  return AttentionState{std::move(query), std::move(key), std::move(value), std::move(probabilities)};
-}
-
-absl::StatusOr<AttentionGradients> CpuBackend::AttentionGrad(const AttentionShape& shape, AttentionState state,
-                                                             const ConstMatrixView& /*out*/, Tensor grad_out) {
-  GP_RETURN_IF_ERROR(AttentionBackward(shape, ViewOf(state.query), ViewOf(state.key), ViewOf(state.value),
-                                       ViewOf(state.statistics), ViewOf(grad_out), ViewOf(grad_out), ViewOf(state.key),
-                                       ViewOf(state.value)));
-  return AttentionGradients{std::move(grad_out), std::move(state.key), std::move(state.value)};
-}
-
-absl::Status CpuBackend::AttentionForward(const AttentionShape& shape, const ConstMatrixView& q,
-                                          const ConstMatrixView& k, const ConstMatrixView& v,
-                                          const MatrixView& probabilities, const MatrixView& out) {
-  CheckShape(shape, q, k, v, probabilities, out);
-  const int64_t s = shape.sequence;
-  const int64_t d = shape.head_dim;
-  const float scale = ScoreScale(shape);
-  // Probabilities of fp32 replace their scores in place.
-  const bool in_place = probabilities.dtype == DType::kFp32;
-  if (!in_place) {
-    GP_RETURN_IF_ERROR(ReserveWorkspace(std::min(kBlockRows, s) * s));
-  }
+absl::Status CpuBackend::Attention(const AttentionShape& shape, const ConstMatrixView& query,
+                                   const ConstMatrixView& key, const ConstMatrixView& value, const MatrixView& out,
+                                   VectorView<float> statistics) {
+  CheckShape(shape, query, key, value, out, statistics.size);
+  const int64_t group = shape.heads / shape.kv_heads;
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
     for (int64_t head = 0; head < shape.heads; ++head) {
-      const int64_t kv_column = head / (shape.heads / shape.kv_heads) * d;
-      const MatrixView matrix = Sub(probabilities, (sample * shape.heads + head) * s, s, 0, s);
-      for (int64_t row = 0; row < s; row += kBlockRows) {
-        const int64_t rows = std::min(kBlockRows, s - row);
-        const int64_t keys = row + rows;
-        const MatrixView block = Sub(matrix, row, rows, 0, keys);
-        const MatrixView scores = in_place ? block : Fp32View(workspace(), rows, keys);
-        GP_RETURN_IF_ERROR(products_->Run(Product::kNT, Sub(q, sample * s + row, rows, head * d, d),
-                                          Sub(k, sample * s, keys, kv_column, d), scores, /*accumulate=*/false));
-        GP_RETURN_IF_ERROR(WithElements(block.dtype, [&]<class T>(T) {
-          cpu::AttentionKernels<T>::CausalSoftmax(ToRows<float>(scores), ToRows<T>(block), row, scale);
-        }));
-        GP_RETURN_IF_ERROR(products_->Run(Product::kNN, block, Sub(v, sample * s, keys, kv_column, d),
-                                          Sub(out, sample * s + row, rows, head * d, d), /*accumulate=*/false));
-      }
+      GP_RETURN_IF_ERROR(HeadForward(shape, HeadOf(shape, query, sample, head),
+                                     HeadOf(shape, key, sample, head / group),
+                                     HeadOf(shape, value, sample, head / group), HeadOf(shape, out, sample, head),
+                                     statistics.data + (sample * shape.heads + head) * shape.sequence));
     }
   }
   return absl::OkStatus();
 }
 
-struct CpuBackend::HeadGroup {
-  ConstMatrixView q;              // [s, group * d]
-  ConstMatrixView k;              // [s, d]
-  ConstMatrixView v;              // [s, d]
-  ConstMatrixView probabilities;  // [group * s, s]
-  ConstMatrixView grad_out;       // [s, group * d]
-  MatrixView grad_q;              // [s, group * d]
-  MatrixView grad_k;              // [s, d]
-  MatrixView grad_v;              // [s, d]
+absl::Status CpuBackend::HeadForward(const AttentionShape& shape, const ConstMatrixView& query,
+                                     const ConstMatrixView& key, const ConstMatrixView& value, const MatrixView& out,
+                                     float* statistics) {
+  cpu::AttentionRoom& room = RoomFor(query.dtype, shape.head_dim);
+  const int64_t d = shape.head_dim;
+  const float scale = ScoreScale(shape);
+  for (int64_t row = 0; row < shape.sequence; row += kQueries) {
+    const int64_t rows = std::min(kQueries, shape.sequence - row);
+    const MatrixView sums = room.Sums(rows);
+    for (int64_t first = 0; first < row + rows; first += kKeys) {
+      const int64_t keys = std::min(kKeys, row + rows - first);
+      const MatrixView scores = room.Scores(rows, keys);
+      const MatrixView exponentials = room.Exponentials(rows, keys);
+      GP_RETURN_IF_ERROR(products_->Run(Product::kNT, Sub(query, row, rows, 0, d), Sub(key, first, keys, 0, d),
+                                        Addend::None(), scores));
+      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
+        cpu::AttentionKernels<T>::SoftmaxBlock(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(exponentials), row,
+                                               first, scale, room.maxima, room.totals, ToRows<float>(sums));
+      }));
+      GP_RETURN_IF_ERROR(products_->Run(Product::kNN, exponentials, Sub(value, first, keys, 0, d),
+                                        first == 0 ? Addend::None() : Addend{.matrix = sums}, sums));
+    }
+    GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
+      cpu::AttentionKernels<T>::EndSoftmax(ToRows<float>(ConstMatrixView(sums)), room.maxima, room.totals,
+                                           ToRows<T>(Sub(out, row, rows, 0, d)), statistics + row);
+    }));
+  }
+  return absl::OkStatus();
+}
+
+// One sample's head, with the gradients of its key and value in fp32.
+struct CpuBackend::HeadOperands {
+  ConstMatrixView query;  // [s, d], as the others
+  ConstMatrixView key;
+  ConstMatrixView value;
+  ConstMatrixView out;
+  ConstMatrixView grad_out;
+  MatrixView grad_query;
+  MatrixView grad_key;
+  MatrixView grad_value;
+  const float* statistics = nullptr;  // [s]
 };
 
-absl::Status CpuBackend::AttentionBackward(const AttentionShape& shape, const ConstMatrixView& q,
-                                           const ConstMatrixView& k, const ConstMatrixView& v,
-                                           const ConstMatrixView& probabilities, const ConstMatrixView& grad_out,
-                                           const MatrixView& grad_q, const MatrixView& grad_k,
-                                           const MatrixView& grad_v) {
-  CheckShape(shape, q, k, v, probabilities, grad_out);
-  CheckShape(shape, grad_q, grad_k, grad_v, probabilities, grad_out);
+absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstMatrixView& query,
+                                       const ConstMatrixView& key, const ConstMatrixView& value,
+                                       const ConstMatrixView& out, VectorView<const float> statistics,
+                                       const ConstMatrixView& grad_out, const MatrixView& grad_query,
+                                       const MatrixView& grad_key, const MatrixView& grad_value) {
+  CheckShape(shape, query, key, value, out, statistics.size);
+  CheckShape(shape, grad_query, grad_key, grad_value, grad_out, statistics.size);
   const int64_t s = shape.sequence;
   const int64_t d = shape.head_dim;
   const int64_t group = shape.heads / shape.kv_heads;
-  // Workspace for the gradients of one group's keys and values, and of one block of scores.
-  GP_RETURN_IF_ERROR(ReserveWorkspace(2 * s * d + std::min(kBlockRows, s) * s));
+  // Reserves what the memory model counts for every backend; here the gradients of one key and value head need it.
+  GP_RETURN_IF_ERROR(ReserveWorkspace(std::max(query.rows * query.columns, 2 * s * d) + statistics.size));
+  const MatrixView key_sums = Fp32View(workspace(), s, d);
+  const MatrixView value_sums = Fp32View(workspace() + s * d, s, d);
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
     for (int64_t kv = 0; kv < shape.kv_heads; ++kv) {
-      const int64_t row = sample * s;
-      const int64_t columns = group * d;
-      GP_RETURN_IF_ERROR(AttentionGroupGrad(
-          shape, {.q = Sub(q, row, s, kv * columns, columns),
-                  .k = Sub(k, row, s, kv * d, d),
-                  .v = Sub(v, row, s, kv * d, d),
-                  .probabilities = Sub(probabilities, (sample * shape.heads + kv * group) * s, group * s, 0, s),
-                  .grad_out = Sub(grad_out, row, s, kv * columns, columns),
-                  .grad_q = Sub(grad_q, row, s, kv * columns, columns),
-                  .grad_k = Sub(grad_k, row, s, kv * d, d),
-                  .grad_v = Sub(grad_v, row, s, kv * d, d)}));
+      GP_RETURN_IF_ERROR(Zero({workspace(), 2 * s * d}));
+      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+        GP_RETURN_IF_ERROR(HeadBackward(shape, {.query = HeadOf(shape, query, sample, head),
+                                                .key = HeadOf(shape, key, sample, kv),
+                                                .value = HeadOf(shape, value, sample, kv),
+                                                .out = HeadOf(shape, out, sample, head),
+                                                .grad_out = HeadOf(shape, grad_out, sample, head),
+                                                .grad_query = HeadOf(shape, grad_query, sample, head),
+                                                .grad_key = key_sums,
+                                                .grad_value = value_sums,
+                                                .statistics = statistics.data + (sample * shape.heads + head) * s}));
+      }
+      GP_RETURN_IF_ERROR(ConvertRows(threads_, key_sums, HeadOf(shape, grad_key, sample, kv)));
+      GP_RETURN_IF_ERROR(ConvertRows(threads_, value_sums, HeadOf(shape, grad_value, sample, kv)));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status CpuBackend::AttentionGroupGrad(const AttentionShape& shape, const HeadGroup& group) {
-  const int64_t s = shape.sequence;
+absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOperands& head) {
+  cpu::AttentionRoom& room = RoomFor(head.query.dtype, shape.head_dim);
   const int64_t d = shape.head_dim;
   const float scale = ScoreScale(shape);
-  float* floats = workspace();
-  // The gradients stay apart until the group is done: grad_k and grad_v may be the memory of k and v, and of fewer
-  // bits.
-  const MatrixView grad_k = Fp32View(floats, s, d);
-  const MatrixView grad_v = Fp32View(floats + s * d, s, d);
-  GP_RETURN_IF_ERROR(Zero({floats, 2 * s * d}));
-
-  for (int64_t head = 0; head < shape.heads / shape.kv_heads; ++head) {
-    for (int64_t row = 0; row < s; row += kBlockRows) {
-      const int64_t rows = std::min(kBlockRows, s - row);
-      const int64_t keys = row + rows;
-      const ConstMatrixView q = Sub(group.q, row, rows, head * d, d);
-      const ConstMatrixView k = Sub(group.k, 0, keys, 0, d);
-      const ConstMatrixView v = Sub(group.v, 0, keys, 0, d);
-      const ConstMatrixView p = Sub(group.probabilities, head * s + row, rows, 0, keys);
-      const ConstMatrixView grad_out = Sub(group.grad_out, row, rows, head * d, d);
-      const MatrixView grad_p = Fp32View(floats + 2 * s * d, rows, keys);
-      MatrixView grad_scores = grad_p;  // in the same memory, from its beginning on
-      grad_scores.dtype = p.dtype;
-      GP_RETURN_IF_ERROR(products_->Run(Product::kTN, p, grad_out, Sub(grad_v, 0, keys, 0, d), /*accumulate=*/true));
-      GP_RETURN_IF_ERROR(products_->Run(Product::kNT, grad_out, v, grad_p, /*accumulate=*/false));
-      GP_RETURN_IF_ERROR(WithElements(p.dtype, [&]<class T>(T) {
-        cpu::AttentionKernels<T>::CausalSoftmaxGrad(ToRows<T>(p), ToRows<float>(ConstMatrixView(grad_p)),
-                                                    ToRows<T>(grad_scores), row, scale);
+  for (int64_t row = 0; row < shape.sequence; row += kQueries) {
+    const int64_t rows = std::min(kQueries, shape.sequence - row);
+    const ConstMatrixView query = Sub(head.query, row, rows, 0, d);
+    const ConstMatrixView grad_out = Sub(head.grad_out, row, rows, 0, d);
+    const MatrixView sums = room.Sums(rows);
+    GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
+      cpu::AttentionKernels<T>::RowProducts(ToRows<T>(grad_out), ToRows<T>(Sub(head.out, row, rows, 0, d)),
+                                            room.products);
+    }));
+    for (int64_t first = 0; first < row + rows; first += kKeys) {
+      const int64_t keys = std::min(kKeys, row + rows - first);
+      const ConstMatrixView key = Sub(head.key, first, keys, 0, d);
+      const MatrixView grad_key = Sub(head.grad_key, first, keys, 0, d);
+      const MatrixView grad_value = Sub(head.grad_value, first, keys, 0, d);
+      const MatrixView scores = room.Scores(rows, keys);
+      const MatrixView probabilities = room.Exponentials(rows, keys);
+      const MatrixView gradient = room.ScoreGradient(rows, keys);
+      const MatrixView rounded = room.RoundedGradient(rows, keys);
+      GP_RETURN_IF_ERROR(products_->Run(Product::kNT, query, key, Addend::None(), scores));
+      GP_RETURN_IF_ERROR(
+          products_->Run(Product::kNT, grad_out, Sub(head.value, first, keys, 0, d), Addend::None(), gradient));
+      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
+        cpu::AttentionKernels<T>::Probabilities(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(probabilities), row,
+                                                first, scale, head.statistics + row);
       }));
-      GP_RETURN_IF_ERROR(products_->Run(Product::kTN, grad_scores, q, Sub(grad_k, 0, keys, 0, d), /*accumulate=*/true));
-      // This comes last: grad_q may be the memory of grad_out.
-      GP_RETURN_IF_ERROR(products_->Run(Product::kNN, grad_scores, k, Sub(group.grad_q, row, rows, head * d, d),
-                                        /*accumulate=*/false));
+      GP_RETURN_IF_ERROR(products_->Run(Product::kTN, probabilities, grad_out, {.matrix = grad_value}, grad_value));
+      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
+        cpu::AttentionKernels<T>::ScoreGradients(ToRows<T>(ConstMatrixView(probabilities)),
+                                                 ToRows<float>(ConstMatrixView(gradient)), room.products, scale,
+                                                 ToRows<T>(rounded));
+      }));
+      GP_RETURN_IF_ERROR(products_->Run(Product::kTN, rounded, query, {.matrix = grad_key}, grad_key));
+      GP_RETURN_IF_ERROR(
+          products_->Run(Product::kNN, rounded, key, first == 0 ? Addend::None() : Addend{.matrix = sums}, sums));
     }
+    GP_RETURN_IF_ERROR(ConvertRows(threads_, sums, Sub(head.grad_query, row, rows, 0, d)));
   }
-  GP_RETURN_IF_ERROR(ConvertRows(threads_, grad_k, group.grad_k));
-  return ConvertRows(threads_, grad_v, group.grad_v);
+  return absl::OkStatus();
 }
 
 }  // namespace geopipe

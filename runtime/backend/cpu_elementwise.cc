@@ -69,19 +69,6 @@ void ElementwiseKernels<T>::SwiGluGrad(int threads, const Rows<const T>& gate, c
 }
 
 template <class T>
-void ElementwiseKernels<T>::RepeatRow(int threads, const float* row, const Rows<T>& y, bool accumulate) {
-  ParallelFor(threads, y.rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      T* out = y.Row(i);
-      ForLanes(0, y.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
-        const F32x8 value = LoadUpTo(row + j, count);
-        StoreUpTo(out + j, count, accumulate ? LoadUpTo(out + j, count) + value : value);
-      });
-    }
-  });
-}
-
-template <class T>
 void ElementwiseKernels<T>::SumRows(int threads, const Rows<const T>& values, float* sum) {
   // Threads divide the columns, so that every element is a sum in order of the rows.
   ParallelFor(threads, values.columns, 64, [&](int64_t begin, int64_t end) {
@@ -138,23 +125,19 @@ void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* p
            float* first_moment, float* second_moment, BFloat16* compute_weight) {
   const AdamWConstants c = constants;
   ParallelFor(threads, count, kSumBlock, [&](int64_t begin, int64_t end) {
-    float* __restrict__ p = parameter;
-    float* __restrict__ m = first_moment;
-    float* __restrict__ v = second_moment;
-    // The update runs in pieces, so that a piece is still in the cache when it is rounded.
-    for (int64_t first = begin; first < end; first += kSumBlock) {
-      const int64_t last = first + kSumBlock < end ? first + kSumBlock : end;
-      for (int64_t i = first; i < last; ++i) {
-        const float g = gradient[i] * c.grad_scale;
-        m[i] = m[i] * c.beta1 + g * c.one_minus_beta1;
-        v[i] = v[i] * c.beta2 + g * g * c.one_minus_beta2;
-        const float denominator = __builtin_sqrtf(v[i]) / c.sqrt_bias_correction2 + c.eps;
-        p[i] = p[i] * c.decay - c.step_size * (m[i] / denominator);
-      }
+    ForLanes(begin, end, [&](int64_t i, int64_t lanes) GP_CPU_BODY {
+      const F32x8 g = LoadUpTo(gradient + i, lanes) * c.grad_scale;
+      const F32x8 m = LoadUpTo(first_moment + i, lanes) * c.beta1 + g * c.one_minus_beta1;
+      const F32x8 v = LoadUpTo(second_moment + i, lanes) * c.beta2 + g * g * c.one_minus_beta2;
+      const F32x8 denominator = Sqrt(v) / c.sqrt_bias_correction2 + c.eps;
+      const F32x8 p = LoadUpTo(parameter + i, lanes) * c.decay - c.step_size * (m / denominator);
+      StoreUpTo(first_moment + i, lanes, m);
+      StoreUpTo(second_moment + i, lanes, v);
+      StoreUpTo(parameter + i, lanes, p);
       if (compute_weight != nullptr) {
-        ConvertRun(parameter + first, compute_weight + first, last - first);
+        StoreUpTo(compute_weight + i, lanes, p);
       }
-    }
+    });
   });
 }
 

@@ -21,16 +21,17 @@ struct Rows {
   T* Row(int64_t i) const { return data + i * stride; }
 };
 
-// cpu_norm.cc
+// cpu_norm.cc. Groups of `width` columns are normalised each by itself; inverse_rms [rows, groups].
+inline constexpr int64_t kNormBlock = 64;
 template <class T>
 struct NormKernels {
-  static void RmsNorm(int threads, const Rows<const T>& x, const float* weight, float eps, const Rows<T>& y,
-                      float* inverse_rms);
-  // residual.data may be null.
-  static void RmsNormInputGrad(int threads, const Rows<const T>& x, const float* weight, const float* inverse_rms,
-                               const Rows<const T>& grad_y, const Rows<const T>& residual, const Rows<T>& grad_x);
-  static void RmsNormWeightGrad(int threads, const Rows<const T>& x, const float* inverse_rms,
-                                const Rows<const T>& grad_y, float* grad_weight);
+  static void RmsNorm(int threads, const Rows<const T>& x, int64_t width, const float* weight, float eps,
+                      const Rows<T>& y, float* inverse_rms);
+  // residual.data may be null. block_sums [blocks of kNormBlock rows, width]: parts of the gradient of the weight, to
+  // be added in order.
+  static void RmsNormGrad(int threads, const Rows<const T>& x, int64_t width, const float* weight,
+                          const float* inverse_rms, const Rows<const T>& grad_y, const Rows<const T>& residual,
+                          const Rows<T>& grad_x, float* block_sums);
 };
 
 // cpu_attention.cc
@@ -39,13 +40,23 @@ struct AttentionKernels {
   // sign: 1 rotates, -1 rotates back.
   static void Rope(int threads, const Rows<T>& x, const float* cosine, const float* sine, int64_t sequence,
                    int64_t head_dim, float sign);
-  // Turns rows `first_row`, first_row + 1, … of a score matrix into rows of probabilities: row i becomes softmax(scale
-  // * its first i + 1 columns), zero in the others. The scores are overwritten; the probabilities may be their memory.
-  static void CausalSoftmax(const Rows<float>& scores, const Rows<T>& probabilities, int64_t first_row, float scale);
-  // The gradient through CausalSoftmax: scale * p * (grad - sum(p * grad)) for the first i + 1 columns, zero in the
-  // others. grad_scores may be the memory of grad: where it is written, grad has been read.
-  static void CausalSoftmaxGrad(const Rows<const T>& probabilities, const Rows<const float>& grad,
-                                const Rows<T>& grad_scores, int64_t first_row, float scale);
+  // Takes a block of scores of queries first_query, … and keys first_key, … into the softmax of its rows: turns them
+  // into exp(scale * score - the row's greatest so far), zero where the key comes after the query, and keeps that
+  // greatest in maxima and the sum so far in totals, both [rows]. `sums` [rows, …], what was added up of earlier
+  // blocks, is scaled to the new greatest.
+  static void SoftmaxBlock(const Rows<const float>& scores, const Rows<T>& exponentials, int64_t first_query,
+                           int64_t first_key, float scale, float* maxima, float* totals, const Rows<float>& sums);
+  // out = sums / totals; statistics = maxima + log(totals).
+  static void EndSoftmax(const Rows<const float>& sums, const float* maxima, const float* totals, const Rows<T>& out,
+                         float* statistics);
+  // products[i] = sum over row i of a * b.
+  static void RowProducts(const Rows<const T>& a, const Rows<const T>& b, float* products);
+  // Turns a block of scores into probabilities, exp(scale * score - statistics[i]).
+  static void Probabilities(const Rows<const float>& scores, const Rows<T>& probabilities, int64_t first_query,
+                            int64_t first_key, float scale, const float* statistics);
+  // grad_scores = scale * p * (grad - products[i]).
+  static void ScoreGradients(const Rows<const T>& probabilities, const Rows<const float>& grad, const float* products,
+                             float scale, const Rows<T>& grad_scores);
 };
 
 // cpu_elementwise.cc
@@ -54,8 +65,6 @@ struct ElementwiseKernels {
   static void SwiGlu(int threads, const Rows<const T>& gate, const Rows<const T>& up, const Rows<T>& out);
   static void SwiGluGrad(int threads, const Rows<const T>& gate, const Rows<const T>& up, const Rows<const T>& grad_out,
                          const Rows<T>& grad_gate, const Rows<T>& grad_up);
-  // y = row in every row, or y += it.
-  static void RepeatRow(int threads, const float* row, const Rows<T>& y, bool accumulate);
   // sum[j] += values[0][j], values[1][j], …
   static void SumRows(int threads, const Rows<const T>& values, float* sum);
   // One sum per run of kSumBlock values (the last may be shorter), to be added in order.
@@ -92,13 +101,17 @@ struct EmbeddingKernels {
   static void EmbeddingGrad(int threads, const int32_t* tokens, const Rows<const T>& grad_out, int64_t first_row,
                             const Rows<float>& grad_table);
 };
-// row_losses [logits.rows]; max as many, sums [2, as many].
-void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, double* row_losses);
+// row_losses [logits.rows]; max as many, sums [2, as many]. T: of the gradient.
 void CrossEntropyMax(int threads, const Rows<const float>& logits, float* max);
 void CrossEntropySums(int threads, const Rows<float>& logits, const float* max, const int32_t* targets,
                       int64_t first_class, float* sums);
-void CrossEntropyLoss(int threads, const Rows<float>& logits, const float* max, const float* sums, double* row_losses);
-void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* targets, int64_t first_class,
-                      float grad_scale);
+template <class T>
+struct LossKernels {
+  static void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, float grad_scale,
+                           const Rows<T>& gradient, double* row_losses);
+  static void CrossEntropyGrad(int threads, const Rows<const float>& exponentials, const float* max, const float* sums,
+                               const int32_t* targets, int64_t first_class, float grad_scale, const Rows<T>& gradient,
+                               double* row_losses);
+};
 
 }  // namespace geopipe::cpu

@@ -38,12 +38,21 @@ float ExpRow(float* row, int64_t classes, float shift) {
   return Sum(sums);
 }
 
-// Turns the exponentials into their softmax and returns -log softmax(row)[target].
-double SoftmaxOfExp(float* row, int64_t classes, float shift, float total, float target_logit) {
+// Sets `gradient`, which may be the row of exponentials itself, to `scale` times the gradient of -log softmax[target]
+// with respect to the logits. `target` is -1 where it is in another slice.
+template <class T>
+void GradOfExp(const float* exponentials, int64_t classes, float total, int64_t target, float scale, T* gradient) {
   const float factor = 1.0F / total;
-  for (int64_t j = 0; j < classes; ++j) {
-    row[j] *= factor;
+  const float of_target = target < 0 ? 0.0F : (exponentials[target] * factor - 1.0F) * scale;
+  ForLanes(0, classes, [&](int64_t j, int64_t count) GP_CPU_BODY {
+    StoreUpTo(gradient + j, count, LoadUpTo(exponentials + j, count) * factor * scale);
+  });
+  if (target >= 0) {
+    StorePartial(gradient + target, Splat(of_target), 1);
   }
+}
+
+double LossOfRow(float shift, float total, float target_logit) {
   return std::log(static_cast<double>(total)) + shift - target_logit;
 }
 
@@ -55,7 +64,9 @@ int64_t InSlice(int32_t token, int64_t first, int64_t size) {
 
 }  // namespace
 
-void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, double* row_losses) {
+template <class T>
+void LossKernels<T>::CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, float grad_scale,
+                                  const Rows<T>& gradient, double* row_losses) {
   const int64_t classes = logits.columns;
   ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -63,7 +74,8 @@ void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets
       const float shift = RowMax(row, classes);
       const float target_logit = row[targets[i]];
       const float total = ExpRow(row, classes, shift);
-      row_losses[i] = SoftmaxOfExp(row, classes, shift, total, target_logit);
+      row_losses[i] = LossOfRow(shift, total, target_logit);
+      GradOfExp(row, classes, total, targets[i], grad_scale, gradient.Row(i));
     }
   });
 }
@@ -88,29 +100,23 @@ void CrossEntropySums(int threads, const Rows<float>& logits, const float* max, 
   });
 }
 
-void CrossEntropyLoss(int threads, const Rows<float>& logits, const float* max, const float* sums, double* row_losses) {
-  ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
+template <class T>
+void LossKernels<T>::CrossEntropyGrad(int threads, const Rows<const float>& exponentials, const float* max,
+                                      const float* sums, const int32_t* targets, int64_t first_class, float grad_scale,
+                                      const Rows<T>& gradient, double* row_losses) {
+  const int64_t rows = exponentials.rows;
+  const int64_t classes = exponentials.columns;
+  ParallelFor(threads, rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      row_losses[i] = SoftmaxOfExp(logits.Row(i), logits.columns, max[i], sums[i], sums[logits.rows + i]);
+      row_losses[i] = LossOfRow(max[i], sums[i], sums[rows + i]);
+      GradOfExp(exponentials.Row(i), classes, sums[i], InSlice(targets[i], first_class, classes), grad_scale,
+                gradient.Row(i));
     }
   });
 }
 
-void CrossEntropyGrad(int threads, const Rows<float>& softmax, const int32_t* targets, int64_t first_class,
-                      float grad_scale) {
-  ParallelFor(threads, softmax.rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      float* row = softmax.Row(i);
-      const int64_t target = InSlice(targets[i], first_class, softmax.columns);
-      if (target >= 0) {
-        row[target] -= 1.0F;
-      }
-      for (int64_t j = 0; j < softmax.columns; ++j) {
-        row[j] *= grad_scale;
-      }
-    }
-  });
-}
+template struct LossKernels<float>;
+template struct LossKernels<BFloat16>;
 
 template <class T>
 void EmbeddingKernels<T>::Embedding(int threads, const int32_t* tokens, const Rows<const T>& table, int64_t first_row,

@@ -40,8 +40,18 @@ Extents ExtentsOf(Product product, const ConstMatrixView& a, const ConstMatrixVi
   return {m, n, k};
 }
 
-// A primitive's parameters: product, m, n, k, strides of a, b and c, types of a (and b) and c, accumulate.
-using Key = std::array<int64_t, 10>;
+// Where a primitive finds the matrix that it adds.
+enum class AddsMatrix : uint8_t { kNone, kInPlace, kElsewhere };
+
+AddsMatrix HowAdded(const ConstMatrixView& addend, const MatrixView& c) {
+  return addend.data == nullptr  ? AddsMatrix::kNone
+         : addend.data == c.data ? AddsMatrix::kInPlace
+                                 : AddsMatrix::kElsewhere;
+}
+
+// A primitive's parameters: product, m, n, k, strides of a, b and c, types of a (and b) and c, AddsMatrix, whether it
+// adds a row.
+using Key = std::array<int64_t, 11>;
 
 struct KeyHash {
   size_t operator()(const Key& key) const {
@@ -59,7 +69,9 @@ struct Entry {
   dnnl::memory b;
   dnnl::memory c;
   dnnl::memory scratchpad;
-  std::unordered_map<int, dnnl::memory> arguments;  // handles to the four above
+  dnnl::memory addend;
+  dnnl::memory row;
+  std::unordered_map<int, dnnl::memory> arguments;  // handles to those above that it has
   int64_t scratchpad_bytes = 0;
 };
 
@@ -75,20 +87,24 @@ Entry MakeEntry(const dnnl::engine& engine, const Key& key) {
   // see.
   static std::mutex mutex;
   const std::lock_guard lock(mutex);
-  const auto [product, m, n, k, a_stride, b_stride, c_stride, operands, result, accumulate] = key;
+  const auto [product, m, n, k, a_stride, b_stride, c_stride, operands, result, adds, adds_row] = key;
   const auto kind = static_cast<Product>(product);
   const dnnl::memory::desc a = Describe(operands, m, k, a_stride, kind == Product::kTN);
   const dnnl::memory::desc b = Describe(operands, k, n, b_stride, kind == Product::kNT);
   const dnnl::memory::desc c = Describe(result, m, n, c_stride, false);
+  const dnnl::memory::desc row({1, n}, dnnl::memory::data_type::f32, dnnl::memory::dims{n, 1});
 
   dnnl::primitive_attr attributes;
   attributes.set_scratchpad_mode(dnnl::scratchpad_mode::user);
-  if (accumulate != 0) {
-    dnnl::post_ops post_ops;
+  dnnl::post_ops post_ops;
+  if (static_cast<AddsMatrix>(adds) == AddsMatrix::kInPlace) {
     post_ops.append_sum(1.0F);
-    attributes.set_post_ops(post_ops);
+  } else if (static_cast<AddsMatrix>(adds) == AddsMatrix::kElsewhere) {
+    post_ops.append_binary(dnnl::algorithm::binary_add, c);
   }
-  const dnnl::matmul::primitive_desc description(dnnl::matmul::desc(a, b, c), attributes, engine);
+  attributes.set_post_ops(post_ops);
+  const dnnl::matmul::primitive_desc description(
+      adds_row != 0 ? dnnl::matmul::desc(a, b, row, c) : dnnl::matmul::desc(a, b, c), attributes, engine);
   Entry entry;
   entry.primitive = dnnl::matmul(description);
   entry.a = dnnl::memory(a, engine, nullptr);
@@ -100,6 +116,14 @@ Entry MakeEntry(const dnnl::engine& engine, const Key& key) {
                      {DNNL_ARG_WEIGHTS, entry.b},
                      {DNNL_ARG_DST, entry.c},
                      {DNNL_ARG_SCRATCHPAD, entry.scratchpad}};
+  if (static_cast<AddsMatrix>(adds) == AddsMatrix::kElsewhere) {
+    entry.addend = dnnl::memory(c, engine, nullptr);
+    entry.arguments.emplace(DNNL_ARG_ATTR_MULTIPLE_POST_OP(0) | DNNL_ARG_SRC_1, entry.addend);
+  }
+  if (adds_row != 0) {
+    entry.row = dnnl::memory(row, engine, nullptr);
+    entry.arguments.emplace(DNNL_ARG_BIAS, entry.row);
+  }
   return entry;
 }
 
@@ -160,29 +184,38 @@ absl::StatusOr<std::unique_ptr<MatMulCache>> MatMulCache::Create(int threads, Bf
   }
 }
 
-absl::Status MatMulCache::Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
-                              bool accumulate) {
+absl::Status MatMulCache::Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
+                              const MatrixView& c) {
   const Extents extents = ExtentsOf(product, a, b, c);
+  GP_RETURN_IF_ERROR(WithElements(a.dtype, [](auto) {}));
+  GP_CHECK(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::kFp32), "{} * {} to {}", DTypeName(a.dtype),
+           DTypeName(b.dtype), DTypeName(c.dtype));
+  GP_CHECK(addend.row.data == nullptr || addend.row.size == c.columns, "a row of {} to {} columns", addend.row.size,
+           c.columns);
   if (extents.m == 0 || extents.n == 0) {
     return absl::OkStatus();
   }
-  if (extents.k == 0) {
-    for (int64_t i = 0; i < c.rows && !accumulate; ++i) {
-      std::memset(Sub(c, i, 1, 0, c.columns).data, 0, static_cast<size_t>(c.columns * ByteSize(c.dtype)));
-    }
-    return absl::OkStatus();
+  const AddsMatrix adds = HowAdded(addend.matrix, c);
+  if (adds != AddsMatrix::kNone) {
+    GP_CHECK(addend.matrix.dtype == c.dtype && addend.matrix.rows == c.rows && addend.matrix.columns == c.columns,
+             "an addend of another type or shape");
   }
-  const auto are = [](DType dtype, const auto&... views) { return ((views.dtype == dtype) && ...); };
+  if (extents.k == 0) {
+    return NoProduct(addend, c);
+  }
+  if (adds == AddsMatrix::kElsewhere && addend.matrix.stride != c.stride) {  // which oneDNN adds slowly
+    GP_RETURN_IF_ERROR(ConvertRows(state_->threads, addend.matrix, c));
+    return Run(product, a, b, {.matrix = c, .row = addend.row}, c);
+  }
   // oneDNN 2.6's product by AMX tiles faults on many an odd k (63, 2751).
   const bool can_be_native = !state_->uses_amx || extents.k % 2 == 0;
-  const bool native = state_->bf16_products == Bf16Products::kNative && can_be_native && are(DType::kBf16, a, b) &&
-                      (c.dtype == DType::kFp32 || c.dtype == DType::kBf16);
-  return native || are(DType::kFp32, a, b, c) ? RunPrimitive(product, a, b, c, accumulate)
-                                              : RunTiles(product, a, b, c, accumulate);
+  const bool native = state_->bf16_products == Bf16Products::kNative && can_be_native;
+  return a.dtype == DType::kFp32 || native ? RunPrimitive(product, a, b, addend, c)
+                                           : RunTiles(product, a, b, addend, c);
 }
 
 absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, const ConstMatrixView& b,
-                                   const MatrixView& c, bool accumulate) {
+                                   const Addend& addend, const MatrixView& c) {
   const auto [m, n, k] = ExtentsOf(product, a, b, c);
   if (state_->tiles.empty()) {
     GP_ASSIGN_OR_RETURN(state_->tiles,
@@ -194,13 +227,11 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
                         int64_t columns, float* converted) -> absl::StatusOr<ConstMatrixView> {
     const ConstMatrixView tile =
         transposed ? Sub(matrix, column, columns, row, rows) : Sub(matrix, row, rows, column, columns);
-    if (tile.dtype == DType::kFp32) {
-      return tile;
-    }
     const MatrixView to = Fp32View(converted, tile.rows, tile.columns);
     GP_RETURN_IF_ERROR(ConvertRows(state_->threads, tile, to));
     return to;
   };
+  const AddsMatrix adds = HowAdded(addend.matrix, c);
   for (int64_t i = 0; i < m; i += kTile) {
     const int64_t rows = std::min(kTile, m - i);
     for (int64_t j = 0; j < n; j += kTile) {
@@ -208,8 +239,12 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
       const MatrixView c_tile = Sub(c, i, rows, j, columns);
       const bool in_place = c.dtype == DType::kFp32;
       const MatrixView sum = in_place ? c_tile : Fp32View(memory, rows, columns);
-      if (accumulate && !in_place) {
-        GP_RETURN_IF_ERROR(ConvertRows(state_->threads, c_tile, sum));
+      if (adds == AddsMatrix::kElsewhere || (adds == AddsMatrix::kInPlace && !in_place)) {
+        GP_RETURN_IF_ERROR(ConvertRows(state_->threads, Sub(addend.matrix, i, rows, j, columns), sum));
+      }
+      Addend added = adds == AddsMatrix::kNone ? Addend::None() : Addend{.matrix = sum};
+      if (addend.row.data != nullptr) {
+        added.row = {addend.row.data + j, columns};
       }
       for (int64_t l = 0; l < k; l += kTile) {
         const int64_t depth = std::min(kTile, k - l);
@@ -217,7 +252,8 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
                             fp32(a, product == Product::kTN, i, rows, l, depth, memory + kTile * kTile));
         GP_ASSIGN_OR_RETURN(const ConstMatrixView b_tile,
                             fp32(b, product == Product::kNT, l, depth, j, columns, memory + 2 * kTile * kTile));
-        GP_RETURN_IF_ERROR(RunPrimitive(product, a_tile, b_tile, sum, accumulate || l > 0));
+        GP_RETURN_IF_ERROR(RunPrimitive(product, a_tile, b_tile, added, sum));
+        added = {.matrix = sum};
       }
       if (!in_place) {
         GP_RETURN_IF_ERROR(ConvertRows(state_->threads, sum, c_tile));
@@ -227,9 +263,23 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
   return absl::OkStatus();
 }
 
+// A product without a sum.
+absl::Status MatMulCache::NoProduct(const Addend& addend, const MatrixView& c) {
+  if (addend.matrix.data == nullptr) {
+    for (int64_t i = 0; i < c.rows; ++i) {
+      std::memset(Sub(c, i, 1, 0, c.columns).data, 0, static_cast<size_t>(c.columns * ByteSize(c.dtype)));
+    }
+  } else if (addend.matrix.data != c.data) {
+    GP_RETURN_IF_ERROR(ConvertRows(state_->threads, addend.matrix, c));
+  }
+  GP_CHECK(addend.row.data == nullptr, "a row is added to no product");
+  return absl::OkStatus();
+}
+
 absl::Status MatMulCache::RunPrimitive(Product product, const ConstMatrixView& a, const ConstMatrixView& b,
-                                       const MatrixView& c, bool accumulate) {
+                                       const Addend& addend, const MatrixView& c) {
   const auto [m, n, k] = ExtentsOf(product, a, b, c);
+  const bool adds_row = addend.row.data != nullptr;
   // The setting is per thread, so it is made on each call; oneDNN partitions a primitive by the count when it makes it.
   omp_set_num_threads(state_->threads);
   try {
@@ -242,7 +292,8 @@ absl::Status MatMulCache::RunPrimitive(Product product, const ConstMatrixView& a
                   c.stride,
                   static_cast<int64_t>(a.dtype),
                   static_cast<int64_t>(c.dtype),
-                  accumulate ? 1 : 0};
+                  static_cast<int64_t>(HowAdded(addend.matrix, c)),
+                  adds_row ? 1 : 0};
     auto entry = state_->entries.find(key);
     if (entry == state_->entries.end()) {
       entry = state_->entries.emplace(key, MakeEntry(state_->engine, key)).first;
@@ -253,11 +304,17 @@ absl::Status MatMulCache::RunPrimitive(Product product, const ConstMatrixView& a
       GP_ASSIGN_OR_RETURN(state_->scratchpad,
                           state_->library_memory.Allocate(e.scratchpad_bytes, MemoryCategory::kWorkspace));
     }
-    // oneDNN's handles are not const; it reads a and b only.
+    // oneDNN's handles are not const; it reads what is const here.
     e.a.set_data_handle(const_cast<std::byte*>(a.data));
     e.b.set_data_handle(const_cast<std::byte*>(b.data));
     e.c.set_data_handle(c.data);
     e.scratchpad.set_data_handle(state_->scratchpad.data());
+    if (HowAdded(addend.matrix, c) == AddsMatrix::kElsewhere) {
+      e.addend.set_data_handle(const_cast<std::byte*>(addend.matrix.data));
+    }
+    if (adds_row) {
+      e.row.set_data_handle(const_cast<float*>(addend.row.data));
+    }
     e.primitive.execute(state_->stream, e.arguments);
     state_->stream.wait();
   } catch (const dnnl::error& error) {

@@ -24,8 +24,8 @@ Bf16Products BestBf16Products();
 // Runs on exactly `threads` OpenMP threads; where k is long and m and n are short, oneDNN divides k among them, so that
 // a result's last bits depend on their number.
 //
-// A product of fp32 and bf16 matrices, and of bf16 matrices with kConverted, is a product of tiles, converted to fp32
-// one after the other, so that no matrix is converted as a whole.
+// A product of bf16 matrices with kConverted is a product of tiles, converted to fp32 one after the other, so that no
+// matrix is converted as a whole.
 //
 // oneDNN's scratchpad is kept, so a product whose shape is known allocates nothing. It does not count as the device's
 // memory, like all memory of libraries: its size depends on the processor, a few MiB for each thread. The same holds
@@ -39,21 +39,23 @@ class MatMulCache {
   MatMulCache& operator=(const MatMulCache&) = delete;
   ~MatMulCache();
 
-  // See Backend::MatMul. Unimplemented: a matrix is neither fp32 nor bf16. Internal: oneDNN's own error.
-  absl::Status Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
-                   bool accumulate);
+  // See Backend::MatMul. Unimplemented: the operands are neither fp32 nor bf16. Internal: oneDNN's own error.
+  absl::Status Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
+                   const MatrixView& c);
 
  private:
   struct State;
 
   explicit MatMulCache(std::unique_ptr<State> state);
 
-  // A product that oneDNN has: of fp32 matrices, or a and b bf16 and c either.
-  absl::Status RunPrimitive(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
-                            bool accumulate);
-  // Any product.
-  absl::Status RunTiles(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
-                        bool accumulate);
+  // Products that oneDNN has: of fp32 matrices, or a and b bf16 and c either.
+  absl::Status RunPrimitive(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
+                            const MatrixView& c);
+  // Products of bf16 matrices, by tiles of fp32.
+  absl::Status RunTiles(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
+                        const MatrixView& c);
+
+  absl::Status NoProduct(const Addend& addend, const MatrixView& c);
 
   std::unique_ptr<State> state_;
 };

@@ -1,4 +1,5 @@
 #include <cmath>
+#include <cstring>
 
 #include "runtime/backend/cpu_kernels.h"
 #include "runtime/backend/cpu_parallel.h"
@@ -38,16 +39,16 @@ float WeightedDot(const T* a, const T* b, const float* weight, int64_t columns) 
 }  // namespace
 
 template <class T>
-void NormKernels<T>::RmsNorm(int threads, const Rows<const T>& x, const float* weight, float eps, const Rows<T>& y,
-                             float* inverse_rms) {
-  const int64_t columns = x.columns;
+void NormKernels<T>::RmsNorm(int threads, const Rows<const T>& x, int64_t width, const float* weight, float eps,
+                             const Rows<T>& y, float* inverse_rms) {
+  const int64_t groups = x.columns / width;
   ParallelFor(threads, x.rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T* in = x.Row(i);
-      T* out = y.Row(i);
-      const float scale = 1.0F / std::sqrt(Dot(in, in, columns) / static_cast<float>(columns) + eps);
+    for (int64_t i = begin * groups; i < end * groups; ++i) {
+      const T* in = x.Row(i / groups) + i % groups * width;
+      T* out = y.Row(i / groups) + i % groups * width;
+      const float scale = 1.0F / std::sqrt(Dot(in, in, width) / static_cast<float>(width) + eps);
       inverse_rms[i] = scale;
-      ForLanes(0, columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
+      ForLanes(0, width, [&](int64_t j, int64_t count) GP_CPU_BODY {
         StoreUpTo(out + j, count, LoadUpTo(in + j, count) * scale * LoadUpTo(weight + j, count));
       });
     }
@@ -55,40 +56,34 @@ void NormKernels<T>::RmsNorm(int threads, const Rows<const T>& x, const float* w
 }
 
 template <class T>
-void NormKernels<T>::RmsNormInputGrad(int threads, const Rows<const T>& x, const float* weight,
-                                      const float* inverse_rms, const Rows<const T>& grad_y,
-                                      const Rows<const T>& residual, const Rows<T>& grad_x) {
-  // With r = inverse_rms: d/dx of x r w is r (w dy) - x r^3 / columns * sum(w dy x).
-  const int64_t columns = x.columns;
-  ParallelFor(threads, x.rows, 1, [&](int64_t begin, int64_t end) {
-    for (int64_t i = begin; i < end; ++i) {
-      const T* in = x.Row(i);
-      const T* dy = grad_y.Row(i);
-      const T* add = residual.data == nullptr ? nullptr : residual.Row(i);
-      T* out = grad_x.Row(i);
-      const float r = inverse_rms[i];
-      const float projection = r * r * r * WeightedDot(in, dy, weight, columns) / static_cast<float>(columns);
-      ForLanes(0, columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
-        const F32x8 grad =
-            r * LoadUpTo(weight + j, count) * LoadUpTo(dy + j, count) - projection * LoadUpTo(in + j, count);
-        StoreUpTo(out + j, count, add == nullptr ? grad : LoadUpTo(add + j, count) + grad);
-      });
-    }
-  });
-}
-
-template <class T>
-void NormKernels<T>::RmsNormWeightGrad(int threads, const Rows<const T>& x, const float* inverse_rms,
-                                       const Rows<const T>& grad_y, float* grad_weight) {
-  ParallelFor(threads, x.columns, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t i = 0; i < x.rows; ++i) {
-      const T* in = x.Row(i);
-      const T* dy = grad_y.Row(i);
-      const float r = inverse_rms[i];
-      ForLanes(begin, end, [&](int64_t j, int64_t count) GP_CPU_BODY {
-        const F32x8 grad = LoadUpTo(dy + j, count) * LoadUpTo(in + j, count) * r;
-        StoreUpTo(grad_weight + j, count, LoadUpTo(grad_weight + j, count) + grad);
-      });
+void NormKernels<T>::RmsNormGrad(int threads, const Rows<const T>& x, int64_t width, const float* weight,
+                                 const float* inverse_rms, const Rows<const T>& grad_y, const Rows<const T>& residual,
+                                 const Rows<T>& grad_x, float* block_sums) {
+  // With r = inverse_rms: d/dx of x r w is r (w dy) - x r^3 / width * sum(w dy x), and d/dw is the sum of dy x r.
+  const int64_t groups = x.columns / width;
+  const int64_t blocks = (x.rows + kNormBlock - 1) / kNormBlock;
+  ParallelFor(threads, blocks, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t block = begin; block < end; ++block) {
+      float* const sums = block_sums + block * width;
+      std::memset(sums, 0, static_cast<size_t>(width) * sizeof(float));
+      const int64_t last = (block + 1) * kNormBlock < x.rows ? (block + 1) * kNormBlock : x.rows;
+      for (int64_t i = block * kNormBlock * groups; i < last * groups; ++i) {
+        const int64_t row = i / groups;
+        const int64_t at = i % groups * width;
+        const T* in = x.Row(row) + at;
+        const T* dy = grad_y.Row(row) + at;
+        const T* add = residual.data == nullptr ? nullptr : residual.Row(row) + at;
+        T* out = grad_x.Row(row) + at;
+        const float r = inverse_rms[i];
+        const float projection = r * r * r * WeightedDot(in, dy, weight, width) / static_cast<float>(width);
+        ForLanes(0, width, [&](int64_t j, int64_t count) GP_CPU_BODY {
+          const F32x8 value = LoadUpTo(in + j, count);
+          const F32x8 gradient = LoadUpTo(dy + j, count);
+          const F32x8 through = r * LoadUpTo(weight + j, count) * gradient - projection * value;
+          StoreUpTo(sums + j, count, LoadUpTo(sums + j, count) + gradient * value * r);
+          StoreUpTo(out + j, count, add == nullptr ? through : LoadUpTo(add + j, count) + through);
+        });
+      }
     }
   });
 }

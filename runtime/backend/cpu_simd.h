@@ -78,7 +78,7 @@ template <class T>
 GP_CPU_INLINE void StorePartial(T* to, F32x8 value, int64_t count) {
   T lanes[kLanes];
   Store(lanes, value);
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < count && i < kLanes; ++i) {
     std::memcpy(to + i, lanes + i, sizeof(T));
   }
 }
@@ -112,6 +112,17 @@ GP_CPU_INLINE void ForLanes(int64_t begin, int64_t end, const Body& body) {
 }
 
 GP_CPU_INLINE float Sum(F32x8 x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
+
+GP_CPU_INLINE F32x8 Sqrt(F32x8 x) {
+#if defined(__AVX__)
+  return __builtin_ia32_sqrtps256(x);
+#else
+  for (int64_t i = 0; i < kLanes; ++i) {
+    x[i] = __builtin_sqrtf(x[i]);
+  }
+  return x;
+#endif
+}
 
 GP_CPU_INLINE F32x8 Max(F32x8 a, F32x8 b) { return a > b ? a : b; }
 

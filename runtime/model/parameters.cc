@@ -241,6 +241,8 @@ absl::Status ParameterSet::ShareStates(int32_t giver, bool receives) {
     GP_RETURN_IF_ERROR(ForEachRun(bucket, receives ? RunUse::kWrite : RunUse::kRead, share));
     if (receives) {
       GP_RETURN_IF_ERROR(RoundMasters(bucket));
+    } else if (!gives) {
+      GP_RETURN_IF_ERROR(backend_->Zero(bucket.gradients));
     }
   }
   return absl::OkStatus();
@@ -296,18 +298,23 @@ absl::Status ParameterSet::Use(size_t index, std::optional<size_t> next) {
 
 absl::Status ParameterSet::BeginIteration() {
   for (Bucket& bucket : buckets_) {
-    GP_RETURN_IF_ERROR(backend_->Zero(bucket.gradients));
-    if (!bucket.tied_head_gradients.empty()) {
+    const bool in_rooms = Divided(bucket) && sharding_.zero_stage >= 2;
+    bucket.is_fresh = !in_rooms && (bucket.kind == BucketKind::kLayer || bucket.kind == BucketKind::kHead);
+    bucket.is_tied_head_fresh = !in_rooms && !bucket.tied_head_gradients.empty();
+    if (!bucket.is_fresh) {
+      GP_RETURN_IF_ERROR(backend_->Zero(bucket.gradients));
+    }
+    if (!bucket.tied_head_gradients.empty() && !bucket.is_tied_head_fresh) {
       GP_RETURN_IF_ERROR(backend_->Zero(bucket.tied_head_gradients));
     }
   }
   return absl::OkStatus();
 }
 
-absl::Status ParameterSet::BeginGradients(size_t index, Accumulator which) {
+absl::StatusOr<bool> ParameterSet::BeginGradients(size_t index, Accumulator which) {
   Bucket& bucket = buckets_[index];
   if (!Divided(bucket) || sharding_.zero_stage < 2) {
-    return absl::OkStatus();
+    return !std::exchange(which == Accumulator::kOwn ? bucket.is_fresh : bucket.is_tied_head_fresh, false);
   }
   GP_ASSIGN_OR_RETURN(WholeBuckets::Room* const room, rooms_->whole_buckets.Take());
   const Tensor whole = FirstOf(room->memory, bucket.share.padded);
@@ -318,7 +325,7 @@ absl::Status ParameterSet::BeginGradients(size_t index, Accumulator which) {
     tied_head_gradient_ = whole.Part(0, ParametersOf(bucket).front().spec.shape_per_rank(sharding_.tensor));
   }
   bucket.gradients_room = room;
-  return absl::OkStatus();
+  return true;
 }
 
 absl::Status ParameterSet::EndGradients(size_t index, bool last, Accumulator which) {
@@ -423,19 +430,18 @@ absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
     const int64_t run = counts_whole ? bucket.elements : (bucket.elements + sharding_.data - 1) / sharding_.data;
     const int64_t own = counts_whole ? 0 : run * sharding_.data_rank;
     const bool skips = counts_whole && sharding_.data_rank > 0;
+    const int64_t held_from = bucket.gradients.elements() >= bucket.elements ? 0 : own;
+    std::vector<Backend::Run> runs;
     for (size_t i = bucket.first_parameter; i < bucket.first_parameter + bucket.parameters; ++i) {
       const ParameterTensor& spec = parameters_[i].spec;
       const int64_t begin = std::max(offsets_[i], own);
       const int64_t end = std::min(offsets_[i] + spec.count_per_rank(sharding_.tensor), own + run);
       const bool shared = sharding_.tensor_rank % (sharding_.tensor / spec.parts(sharding_.tensor)) != 0;
-      if (skips || shared || begin >= end) {
-        GP_RETURN_IF_ERROR(backend_->ZeroBytes(reinterpret_cast<std::byte*>(&sums.data[i]), sizeof(double)));
-        continue;
-      }
-      const int64_t held_from = bucket.gradients.elements() >= bucket.elements ? 0 : own;
-      GP_RETURN_IF_ERROR(backend_->SumOfSquares(ViewOf(bucket.gradients.Part(begin - held_from, {end - begin})),
-                                                sums.At(static_cast<int64_t>(i))));
+      const bool is_empty = skips || shared || begin >= end;
+      runs.push_back(is_empty ? Backend::Run() : Backend::Run(begin - held_from, end - held_from));
     }
+    GP_RETURN_IF_ERROR(
+        backend_->SumsOfSquares(bucket.gradients, runs, {sums.data + bucket.first_parameter, std::ssize(runs)}));
   }
   return absl::OkStatus();
 }

@@ -86,7 +86,8 @@ class ParameterSet final : public WeightSource {
 
   // --- One iteration; all replicas make the same calls in the same order ---
 
-  absl::Status BeginIteration();  // gradients are zero
+  // Gradients count as zero: kernels that add to them find zeros, and the others are told to write them.
+  absl::Status BeginIteration();
 
   // Makes the values of the bucket available to kernels until another bucket needs the room; `next`, if any, is
   // gathered meanwhile.
@@ -94,8 +95,10 @@ class ParameterSet final : public WeightSource {
 
   // A tied embedding whose both uses are on this stage has a second accumulator, for the head's.
   enum class Accumulator : uint8_t { kOwn, kTiedHead };
-  // Provides the accumulator to which kernels add the gradients of a bucket of one micro-batch.
-  absl::Status BeginGradients(size_t bucket, Accumulator which = Accumulator::kOwn);
+  // Provides the accumulator of a bucket's gradients for one micro-batch. Returns true when kernels add to what it
+  // holds; false when it holds nothing, so that products write all elements of their tensors (rows of padding stay
+  // zero).
+  absl::StatusOr<bool> BeginGradients(size_t bucket, Accumulator which = Accumulator::kOwn);
   const Tensor& tied_head_gradient() const { return tied_head_gradient_; }
   // Ends the additions; after the `last` micro-batch their sum over the replicas is under way.
   absl::Status EndGradients(size_t bucket, bool last, Accumulator which = Accumulator::kOwn);
@@ -137,6 +140,8 @@ class ParameterSet final : public WeightSource {
     std::vector<Completion> under_way;             // whole weights being gathered, or gradients reduced
     WholeBuckets::Room* weights_room = nullptr;    // where the weights are whole (ZeRO 3)
     WholeBuckets::Room* gradients_room = nullptr;  // where gradients are being added (ZeRO 2 and 3)
+    bool is_fresh = false;                         // no micro-batch has written the gradients
+    bool is_tied_head_fresh = false;               // nor those of the second accumulator
   };
 
   ParameterSet(const ParameterSharding& sharding, Allocator& allocator, Backend& backend, SharedRooms* rooms)

@@ -7,17 +7,6 @@
 #include "runtime/tensor/staging.h"
 
 namespace geopipe {
-namespace {
-
-MatrixView RowsOf(const MatrixView& view, int64_t first, int64_t rows) {
-  MatrixView part = view;
-  part.data += first * view.stride * ByteSize(view.dtype);
-  part.rows = rows;
-  return part;
-}
-
-}  // namespace
-
 absl::StatusOr<Tensor> StageContext::NewRows(int64_t columns, MemoryCategory category) const {
   return Tensor::Create(*allocator, category, dtype(), {tokens(), columns});
 }
@@ -86,22 +75,21 @@ absl::Status StageContext::AllReduce(ReduceOp op, const Tensor& tensor) const {
   return groups.tensor->Join(done);
 }
 
-// The residual is copied into the sum as one rank's first summand, which saves a pass over it.
+// One rank adds the residual as it multiplies, which saves a pass over it.
 absl::StatusOr<Tensor> StageContext::AddProduct(const Tensor& residual, const Tensor& x, const Parameter& weight,
                                                 const Parameter* bias, MemoryCategory category) const {
   GP_ASSIGN_OR_RETURN(Tensor sum, NewRows(hidden(), divides_rows() ? MemoryCategory::kWorkspace : category));
   const int64_t parts = divides_rows() ? sharding.tensor : 1;
   const int64_t rows = tokens() / parts;
   for (int64_t part = 0; part < parts; ++part) {
-    const bool has_residual = sharding.tensor_rank == part;
     const Tensor of_part = sum.Part(part * rows * hidden(), {rows, hidden()});
-    if (has_residual) {
-      GP_RETURN_IF_ERROR(Copy(residual, of_part));
-      GP_RETURN_IF_ERROR(bias == nullptr ? absl::OkStatus()
-                                         : backend->RepeatRow(bias->value, ViewOf(of_part), /*accumulate=*/true));
+    Addend addend;
+    if (sharding.tensor_rank == part) {
+      addend.matrix = ViewOf(residual);
+      addend.row = bias == nullptr ? VectorView<const float>() : VectorView<const float>(bias->value);
     }
-    GP_RETURN_IF_ERROR(backend->MatMul(Product::kNT, RowsOf(ViewOf(x), part * rows, rows), ViewOf(weight.value),
-                                       ViewOf(of_part), /*accumulate=*/has_residual));
+    GP_RETURN_IF_ERROR(backend->MatMul(Product::kNT, RowsOf(ViewOf(x), part * rows, rows), ViewOf(weight.value), addend,
+                                       ViewOf(of_part)));
   }
   return SumToRegion(std::move(sum), category);
 }

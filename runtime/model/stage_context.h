@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <cstdint>
 
-#include "optimizer/model/attention.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/model_spec.h"
 #include "runtime/backend/backend.h"
@@ -22,7 +21,6 @@ struct StageContext {
   int64_t batch = 0;     // samples of a micro-batch
   int64_t sequence = 0;  // tokens of a sample
   Recompute recompute = Recompute::kNone;
-  Attention attention_kind = Attention::kDense;
   Allocator* allocator = nullptr;
   Backend* backend = nullptr;
   RankGroups groups;   // of the epoch

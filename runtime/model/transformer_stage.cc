@@ -70,7 +70,6 @@ absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const
   context.model = options.model;
   context.sharding = options.sharding;
   context.recompute = options.recompute;
-  context.attention_kind = options.attention;
   context.batch = options.micro_batch_size;
   context.sequence = options.sequence_length;
   context.allocator = &allocator;
@@ -233,22 +232,23 @@ absl::StatusOr<Tensor> TransformerStage::EndInputGrad(Tensor gradient, MicroBatc
 absl::Status TransformerStage::HeadWeightGrad(int32_t micro_batch) {
   const auto which = tied() && is_first() ? Accumulator::kTiedHead : Accumulator::kOwn;
   MicroBatch& saved = saved_.at(micro_batch);
-  GP_RETURN_IF_ERROR(parameters_.BeginGradients(head_bucket_, which));
-  GP_RETURN_IF_ERROR(HeadBackwardWeight(saved));
+  GP_ASSIGN_OR_RETURN(const bool adds, parameters_.BeginGradients(head_bucket_, which));
+  GP_RETURN_IF_ERROR(HeadBackwardWeight(saved, adds));
   saved.head_input = Tensor();
-  saved.logits = Tensor();
+  saved.grad_logits = Tensor();
   return parameters_.EndGradients(head_bucket_, IsLast(micro_batch), which);
 }
 
 absl::Status TransformerStage::LayerWeightGrad(size_t layer, int32_t micro_batch) {
   const size_t bucket = blocks_[layer].bucket;
-  GP_RETURN_IF_ERROR(parameters_.BeginGradients(bucket));
-  GP_RETURN_IF_ERROR(BlockBackwardWeight(context_, blocks_[layer], std::move(saved_.at(micro_batch).blocks[layer])));
+  GP_ASSIGN_OR_RETURN(const bool adds, parameters_.BeginGradients(bucket));
+  GP_RETURN_IF_ERROR(
+      BlockBackwardWeight(context_, blocks_[layer], std::move(saved_.at(micro_batch).blocks[layer]), adds));
   return parameters_.EndGradients(bucket, IsLast(micro_batch));
 }
 
 absl::Status TransformerStage::EmbeddingWeightGrad(int32_t micro_batch) {
-  GP_RETURN_IF_ERROR(parameters_.BeginGradients(embedding_bucket_));
+  GP_RETURN_IF_ERROR(parameters_.BeginGradients(embedding_bucket_).status());
   GP_RETURN_IF_ERROR(EmbeddingBackwardWeight(saved_.at(micro_batch)));
   return parameters_.EndGradients(embedding_bucket_, IsLast(micro_batch));
 }

@@ -29,7 +29,6 @@ struct TransformerStageOptions {
   int32_t micro_batches = 0;  // per iteration and replica
   ParameterSharding sharding = {};
   Recompute recompute = Recompute::kNone;
-  Attention attention = Attention::kDense;  // the backend's: decides what selective recomputation drops
 };
 
 // The stage's losses and gradients are, with the same b, s, tensor ranks and replicas, the same bits for every split of
@@ -76,13 +75,13 @@ class TransformerStage final : public StageEngine {
   struct MicroBatch {
     Phase phase = Phase::kEmpty;
     Tensor inputs;         // [n] token ids; first stage
-    Tensor targets;        // [n] token ids; last stage
+    Tensor targets;        // [n] token ids; last stage, freed by F
     Tensor grad_embedded;  // [n, h]: gradient of the embedding's output; first stage
     std::vector<SavedBlock> blocks;
     Tensor head_residual;  // [r, h]: input of the final norm / given away as its gradient
     Tensor head_rms;       // [r]
     Tensor head_input;     // [r, h]: output of the final norm
-    Tensor logits;         // [n, vocab/t]: softmax / gradient
+    Tensor grad_logits;    // [n, vocab/t]: gradient of the logits
   };
 
   // Numbers that stay on the device until the iteration ends: for each micro-batch its loss and the sums of squares of
@@ -115,12 +114,19 @@ class TransformerStage final : public StageEngine {
   absl::Status LayerWeightGrad(size_t layer, int32_t micro_batch);
   absl::Status EmbeddingWeightGrad(int32_t micro_batch);
   absl::StatusOr<Tensor> HeadBackwardInput(MicroBatch& saved);
-  absl::Status HeadBackwardWeight(MicroBatch& saved);
+  absl::Status HeadBackwardWeight(MicroBatch& saved, bool adds);
   absl::Status EmbeddingBackwardWeight(MicroBatch& saved);
-  absl::Status HeadLoss(int32_t micro_batch, const MicroBatch& saved);
+  // What tensor ranks exchange of some rows' loss; empty where one rank has the whole vocabulary.
+  struct LossRoom {
+    Tensor maxima;  // [rows]
+    Tensor sums;    // [2 * rows]
+  };
+  absl::StatusOr<LossRoom> NewLossRoom(int64_t rows);
+  absl::Status HeadLoss(const MatrixView& logits, VectorView<const int32_t> targets, const LossRoom& room,
+                        const MatrixView& gradient, VectorView<double> loss);
   // The rows of head or embedding, and the columns of logits, that stand for tokens: all but padding.
   MatrixView ClassesOf(const Tensor& rows) const;
-  MatrixView LogitsOf(const MicroBatch& saved) const;
+  MatrixView LogitsOf(const Tensor& rows) const;
   // Completes the gradients' sums over all ranks that share them, once per iteration.
   absl::Status FinishGradients();
   // Adds up the replicas' losses, and the terms of the gradient norm over all ranks of the stage.

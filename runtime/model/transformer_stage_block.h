@@ -40,26 +40,26 @@ struct BlockParameters {
 };
 
 // Tensors that one layer keeps of one micro-batch. Names and sizes are those of optimizer/model/memory_model.h, which
-// says which of them recomputation drops after F; I makes those again. BackwardInput computes in place: the comment
-// after the slash says what a tensor holds from there until BackwardWeight.
+// says which of them recomputation drops after F; I makes those again. The comment after the slash says what a tensor
+// holds from BackwardInput until BackwardWeight.
 struct SavedBlock {
   Tensor input;            // [r, h] / given away as the gradient with respect to it
   Tensor input_rms;        // [r] / freed
   Tensor attention_input;  // [r, h]
-  Tensor query_input;      // of a family with norms of heads: queries [n, q/t] before them / freed
-  Tensor key_input;        // the same [n, k/t]
-  Tensor query_rms;        // [n * heads/t], as key_rms of the key-value heads / freed
+  Tensor qkv;              // [n, (q + 2k)/t]: queries and keys after RoPE, values / freed
+  Tensor heads;      // of a family with norms of heads: queries and keys [n, (q + k)/t] after norms and RoPE, which
+                     // are then not in qkv / freed
+  Tensor query_rms;  // [n, heads/t], as key_rms of the key-value heads / freed
   Tensor key_rms;
-  AttentionState state;          // query [n, q/t], key and value [n, k/t] after RoPE / freed
-  AttentionGradients gradients;  // empty / of the products' queries, keys and values
-  Tensor context;                // [n, q/t]
-  Tensor mlp_residual;           // [r, h] / [n, h] gradient of the attention's output
-  Tensor mlp_rms;                // [r] / freed
-  Tensor mlp_input;              // [r, h]
-  Tensor gate;                   // [n, f/t] / its gradient
-  Tensor up;                     // [n, f/t] / its gradient
-  Tensor activation;             // [n, f/t]
-  Tensor grad_output;            // empty / [n, h] gradient of the layer's output
+  Tensor statistics;    // [n * heads/t]: attention's / freed
+  Tensor context;       // [n, q/t]
+  Tensor mlp_residual;  // [r, h] / [n, h] gradient of the attention's output
+  Tensor mlp_rms;       // [r] / freed
+  Tensor mlp_input;     // [r, h]
+  Tensor gate_up;       // [n, 2f/t]: both side by side / their gradients
+  Tensor activation;    // [n, f/t]
+  Tensor grad_qkv;      // empty / [n, (q + 2k)/t]
+  Tensor grad_output;   // empty / [n, h] gradient of the layer's output
 };
 
 // Returns the output [r, h], accounted as `output_category`. `input` is kept.
@@ -72,7 +72,9 @@ absl::StatusOr<Tensor> BlockForward(const StageContext& context, const BlockPara
 absl::StatusOr<Tensor> BlockBackwardInput(const StageContext& context, const BlockParameters& parameters,
                                           Tensor grad_output, SavedBlock& saved);
 
-// Adds the gradients of the seven products' weights, and of their biases, and frees the kept tensors.
-absl::Status BlockBackwardWeight(const StageContext& context, const BlockParameters& parameters, SavedBlock saved);
+// Adds the gradients of the seven products' weights, or where nothing is there yet (`adds` is false) writes them, adds
+// those of their biases, and frees the kept tensors.
+absl::Status BlockBackwardWeight(const StageContext& context, const BlockParameters& parameters, SavedBlock saved,
+                                 bool adds);
 
 }  // namespace geopipe

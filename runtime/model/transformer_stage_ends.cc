@@ -1,10 +1,12 @@
 // The two ends of the model: token embedding, and final norm, head and loss.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/memory_model.h"
 #include "runtime/model/transformer_stage.h"
 #include "runtime/tensor/staging.h"
 
@@ -38,7 +40,7 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
   }
   if (is_last()) {
     GP_ASSIGN_OR_RETURN(saved.targets,
-                        Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kInt32, shape));
+                        Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kInt32, shape));
   }
   const auto read = [&](const Tensor& inputs, const Tensor& targets) -> absl::Status {
     GP_RETURN_IF_ERROR(
@@ -76,73 +78,96 @@ MatrixView TransformerStage::ClassesOf(const Tensor& rows) const {
   return view;
 }
 
-MatrixView TransformerStage::LogitsOf(const MicroBatch& saved) const {
-  MatrixView view = ViewOf(saved.logits);
-  view.columns = context_.classes();
-  return view;
+MatrixView TransformerStage::LogitsOf(const Tensor& rows) const {
+  return ColumnsOf(ViewOf(rows), 0, context_.classes());
 }
 
 absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved) {
   Backend& backend = *context_.backend;
+  const int64_t n = context_.tokens();
   saved.head_residual = std::move(input);
   GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewStatistics(MemoryCategory::kActivations));
   GP_ASSIGN_OR_RETURN(saved.head_input, context_.NewRegion(context_.hidden(), MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.logits, Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kFp32,
-                                                   {context_.tokens(), context_.vocabulary()}));
+  GP_ASSIGN_OR_RETURN(saved.grad_logits, context_.NewRows(context_.vocabulary(), MemoryCategory::kActivations));
   GP_RETURN_IF_ERROR(backend.RmsNorm(ViewOf(saved.head_residual), final_norm_->value, options_.model.rms_norm_eps,
                                      ViewOf(saved.head_input), saved.head_rms));
-  {
-    Tensor room;
-    GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context_.Whole(saved.head_input, room));
-    GP_RETURN_IF_ERROR(backend.MatMul(Product::kNT, x, ClassesOf(head_->value), LogitsOf(saved), /*accumulate=*/false));
+  Tensor room;
+  GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context_.Whole(saved.head_input, room));
+  // Logits of fp32 become their gradient in place; others are made a few rows at a time.
+  const bool in_place = saved.grad_logits.dtype() == DType::kFp32;
+  const int64_t rows = in_place ? n : std::min(n, kLossRows);
+  Tensor chunk;
+  if (!in_place) {
+    GP_ASSIGN_OR_RETURN(chunk, Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32,
+                                              {rows, context_.vocabulary()}));
   }
-  return HeadLoss(micro_batch, saved);
+  GP_ASSIGN_OR_RETURN(const LossRoom loss_room, NewLossRoom(rows));
+  const VectorView<double> loss = Scalar(ScalarKind::kLoss, micro_batch);
+  GP_RETURN_IF_ERROR(backend.ZeroBytes(reinterpret_cast<std::byte*>(loss.data), ByteSize(DType::kFp64)));
+  for (int64_t first = 0; first < n; first += rows) {
+    const int64_t count = std::min(rows, n - first);
+    const MatrixView gradient = RowsOf(LogitsOf(saved.grad_logits), first, count);
+    const MatrixView logits = in_place ? gradient : RowsOf(LogitsOf(chunk), 0, count);
+    const VectorView<const int32_t> targets(saved.targets);
+    GP_RETURN_IF_ERROR(
+        backend.MatMul(Product::kNT, RowsOf(x, first, count), ClassesOf(head_->value), Addend::None(), logits));
+    GP_RETURN_IF_ERROR(HeadLoss(logits, {targets.data + first, count}, loss_room, gradient, loss));
+  }
+  saved.targets = Tensor();
+  return absl::OkStatus();
 }
 
-// Computes the loss. Where ranks divide the vocabulary, no logit leaves its rank (arXiv 1909.08053, section 3).
-absl::Status TransformerStage::HeadLoss(int32_t micro_batch, const MicroBatch& saved) {
-  Backend& backend = *context_.backend;
-  const MatrixView logits = LogitsOf(saved);
-  const VectorView<double> loss = Scalar(ScalarKind::kLoss, micro_batch);
-  if (options_.sharding.tensor == 1) {
-    return backend.CrossEntropy(logits, saved.targets, loss);
+absl::StatusOr<TransformerStage::LossRoom> TransformerStage::NewLossRoom(int64_t rows) {
+  LossRoom room;
+  if (options_.sharding.tensor > 1) {
+    GP_ASSIGN_OR_RETURN(room.maxima,
+                        Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32, {rows}));
+    GP_ASSIGN_OR_RETURN(room.sums,
+                        Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32, {2 * rows}));
   }
-  const int64_t n = context_.tokens();
-  GP_ASSIGN_OR_RETURN(const Tensor maxima,
-                      Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32, {n}));
-  GP_ASSIGN_OR_RETURN(const Tensor sums,
-                      Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kFp32, {2, n}));
+  return room;
+}
+
+// Adds the loss of some rows, and leaves the gradient of the iteration's mean, whose divisor, the number of the
+// iteration's tokens, is known before any micro-batch has run. Where ranks divide the vocabulary, no logit leaves its
+// rank (arXiv 1909.08053, section 3).
+absl::Status TransformerStage::HeadLoss(const MatrixView& logits, VectorView<const int32_t> targets,
+                                        const LossRoom& room, const MatrixView& gradient, VectorView<double> loss) {
+  Backend& backend = *context_.backend;
+  const double scale = 1.0 / static_cast<double>(options_.training.tokens_per_iteration);
+  if (options_.sharding.tensor == 1) {
+    return backend.CrossEntropy(logits, targets, scale, gradient, loss);
+  }
+  const Tensor maxima = room.maxima.Part(0, {logits.rows});
+  const Tensor sums = room.sums.Part(0, {2 * logits.rows});
   GP_RETURN_IF_ERROR(backend.CrossEntropyMax(logits, maxima));
   GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kMax, maxima));
-  GP_RETURN_IF_ERROR(backend.CrossEntropySums(logits, maxima, saved.targets, context_.first_class(), sums));
+  GP_RETURN_IF_ERROR(backend.CrossEntropySums(logits, maxima, targets, context_.first_class(), sums));
   GP_RETURN_IF_ERROR(context_.AllReduce(ReduceOp::kSum, sums));
-  return backend.CrossEntropyLoss(logits, maxima, sums, loss);
+  return backend.CrossEntropyGrad(logits, maxima, sums, targets, context_.first_class(), scale, gradient, loss);
 }
 
 absl::StatusOr<Tensor> TransformerStage::HeadBackwardInput(MicroBatch& saved) {
   Backend& backend = *context_.backend;
-  // The divisor is the number of the iteration's tokens, known before any micro-batch has run.
-  GP_RETURN_IF_ERROR(backend.CrossEntropyGrad(LogitsOf(saved), saved.targets, context_.first_class(),
-                                              1.0 / static_cast<double>(options_.training.tokens_per_iteration)));
-  saved.targets = Tensor();
   GP_ASSIGN_OR_RETURN(const Tensor grad_head_input, context_.NewRows(context_.hidden(), MemoryCategory::kWorkspace));
-  GP_RETURN_IF_ERROR(backend.MatMul(Product::kNN, LogitsOf(saved), ClassesOf(head_->value), ViewOf(grad_head_input),
-                                    /*accumulate=*/false));
+  GP_RETURN_IF_ERROR(backend.MatMul(Product::kNN, LogitsOf(saved.grad_logits), ClassesOf(head_->value), Addend::None(),
+                                    ViewOf(grad_head_input)));
   GP_RETURN_IF_ERROR(context_.SumOverRanks(grad_head_input));
   const MatrixView residual = ViewOf(saved.head_residual);
-  const MatrixView gradient = context_.RegionOf(grad_head_input);
-  GP_RETURN_IF_ERROR(backend.RmsNormWeightGrad(residual, saved.head_rms, gradient, final_norm_->gradient));
-  GP_RETURN_IF_ERROR(
-      backend.RmsNormInputGrad(residual, final_norm_->value, saved.head_rms, gradient, ConstMatrixView(), residual));
+  GP_RETURN_IF_ERROR(backend.RmsNormGrad(residual, final_norm_->value, saved.head_rms,
+                                         context_.RegionOf(grad_head_input), ConstMatrixView(), residual,
+                                         final_norm_->gradient));
   saved.head_rms = Tensor();
   return std::move(saved.head_residual);
 }
 
-absl::Status TransformerStage::HeadBackwardWeight(MicroBatch& saved) {
+absl::Status TransformerStage::HeadBackwardWeight(MicroBatch& saved, bool adds) {
   const Tensor& accumulator = tied() && is_first() ? parameters_.tied_head_gradient() : head_->gradient;
   Tensor room;
   GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context_.Whole(saved.head_input, room));
-  return context_.backend->MatMul(Product::kTN, LogitsOf(saved), x, ClassesOf(accumulator), /*accumulate=*/true);
+  const MatrixView sum = ClassesOf(accumulator);
+  return context_.backend->MatMul(Product::kTN, LogitsOf(saved.grad_logits), x,
+                                  adds ? Addend{.matrix = sum} : Addend::None(), sum);
 }
 
 absl::StatusOr<std::optional<Tensor>> TransformerStage::TakeTiedGradient() {

@@ -114,7 +114,6 @@ TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32
   options.micro_batches = plan.micro_batches;
   options.sharding = preparation.sharding();
   options.recompute = plan.RecomputeOf(stage);
-  options.attention = preparation.job.attention;
   return options;
 }
 

@@ -17,12 +17,10 @@ std::vector<TimedBackend::Kernel> TimedBackend::End() {
   return kernels;
 }
 
-std::string TimedBackend::NameOf(Product product, const ConstMatrixView& a, const ConstMatrixView& b,
-                                 const MatrixView& c) {
+std::string TimedBackend::NameOf(Product product, const ConstMatrixView& a, const MatrixView& c) {
   const int64_t k = product == Product::kTN ? a.rows : a.columns;
   const std::string_view what = product == Product::kNT ? "forward" : product == Product::kNN ? "input" : "weight";
-  return fmt::format("{} {}x{}x{} {}{}", what, c.rows, k, c.columns, DTypeName(a.dtype),
-                     a.dtype == b.dtype ? "" : fmt::format("*{}", DTypeName(b.dtype)));
+  return fmt::format("{} {}x{}x{} {}", what, c.rows, k, c.columns, DTypeName(a.dtype));
 }
 
 }  // namespace geopipe

@@ -34,9 +34,9 @@ class TimedBackend final : public Backend {
   absl::Status ZeroBytes(std::byte* data, int64_t bytes) override {
     return Timed("zero", [&] { return backend_->ZeroBytes(data, bytes); });
   }
-  absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
-                      bool accumulate) override {
-    return Timed(NameOf(product, a, b, c), [&] { return backend_->MatMul(product, a, b, c, accumulate); });
+  absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
+                      const MatrixView& c) override {
+    return Timed(NameOf(product, a, c), [&] { return backend_->MatMul(product, a, b, addend, c); });
   }
   absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                          const MatrixView& out) override {
@@ -51,19 +51,12 @@ class TimedBackend final : public Backend {
                        VectorView<float> inverse_rms) override {
     return Timed("norm", [&] { return backend_->RmsNorm(x, weight, eps, y, inverse_rms); });
   }
-  absl::Status RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
-                                VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
-                                const ConstMatrixView& residual, const MatrixView& grad_x) override {
+  absl::Status RmsNormGrad(const ConstMatrixView& x, VectorView<const float> weight,
+                           VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
+                           const ConstMatrixView& residual, const MatrixView& grad_x,
+                           VectorView<float> grad_weight) override {
     return Timed("norm gradient",
-                 [&] { return backend_->RmsNormInputGrad(x, weight, inverse_rms, grad_y, residual, grad_x); });
-  }
-  absl::Status RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
-                                 const ConstMatrixView& grad_y, VectorView<float> grad_weight) override {
-    return Timed("norm weight gradient",
-                 [&] { return backend_->RmsNormWeightGrad(x, inverse_rms, grad_y, grad_weight); });
-  }
-  absl::Status RepeatRow(VectorView<const float> row, const MatrixView& y, bool accumulate) override {
-    return Timed("bias", [&] { return backend_->RepeatRow(row, y, accumulate); });
+                 [&] { return backend_->RmsNormGrad(x, weight, inverse_rms, grad_y, residual, grad_x, grad_weight); });
   }
   absl::Status SumRows(const ConstMatrixView& values, VectorView<float> sum) override {
     return Timed("bias gradient", [&] { return backend_->SumRows(values, sum); });
@@ -72,16 +65,19 @@ class TimedBackend final : public Backend {
                     RopeDirection direction) override {
     return Timed("rope", [&] { return backend_->Rope(x, table, sequence, head_dim, direction); });
   }
-  absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
-                                           const MatrixView& out, MemoryCategory category) override {
-    return Timed("attention", [&] {
-      return backend_->Attention(shape, std::move(query), std::move(key), std::move(value), out, category);
-    });
+  absl::Status Attention(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                         const ConstMatrixView& value, const MatrixView& out, VectorView<float> statistics) override {
+    return Timed("attention", [&] { return backend_->Attention(shape, query, key, value, out, statistics); });
   }
-  absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
-                                                   const ConstMatrixView& out, Tensor grad_out) override {
-    return Timed("attention gradient",
-                 [&] { return backend_->AttentionGrad(shape, std::move(state), out, std::move(grad_out)); });
+  absl::Status AttentionGrad(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                             const ConstMatrixView& value, const ConstMatrixView& out,
+                             VectorView<const float> statistics, const ConstMatrixView& grad_out,
+                             const MatrixView& grad_query, const MatrixView& grad_key,
+                             const MatrixView& grad_value) override {
+    return Timed("attention gradient", [&] {
+      return backend_->AttentionGrad(shape, query, key, value, out, statistics, grad_out, grad_query, grad_key,
+                                     grad_value);
+    });
   }
   absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) override {
     return Timed("swiglu", [&] { return backend_->SwiGlu(gate, up, out); });
@@ -90,9 +86,9 @@ class TimedBackend final : public Backend {
                           const MatrixView& grad_gate, const MatrixView& grad_up) override {
     return Timed("swiglu gradient", [&] { return backend_->SwiGluGrad(gate, up, grad_out, grad_gate, grad_up); });
   }
-  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
-                            VectorView<double> loss) override {
-    return Timed("loss", [&] { return backend_->CrossEntropy(logits, targets, loss); });
+  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double grad_scale,
+                            const MatrixView& gradient, VectorView<double> loss) override {
+    return Timed("loss", [&] { return backend_->CrossEntropy(logits, targets, grad_scale, gradient, loss); });
   }
   absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> max) override {
     return Timed("loss", [&] { return backend_->CrossEntropyMax(logits, max); });
@@ -102,14 +98,12 @@ class TimedBackend final : public Backend {
                                 VectorView<float> sums) override {
     return Timed("loss", [&] { return backend_->CrossEntropySums(logits, max, targets, first_class, sums); });
   }
-  absl::Status CrossEntropyLoss(const MatrixView& exponentials, VectorView<const float> max,
-                                VectorView<const float> sums, VectorView<double> loss) override {
-    return Timed("loss", [&] { return backend_->CrossEntropyLoss(exponentials, max, sums, loss); });
-  }
-  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, int64_t first_class,
-                                double grad_scale) override {
-    return Timed("loss gradient",
-                 [&] { return backend_->CrossEntropyGrad(softmax, targets, first_class, grad_scale); });
+  absl::Status CrossEntropyGrad(const ConstMatrixView& exponentials, VectorView<const float> max,
+                                VectorView<const float> sums, VectorView<const int32_t> targets, int64_t first_class,
+                                double grad_scale, const MatrixView& gradient, VectorView<double> loss) override {
+    return Timed("loss", [&] {
+      return backend_->CrossEntropyGrad(exponentials, max, sums, targets, first_class, grad_scale, gradient, loss);
+    });
   }
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override {
     return Timed("axpy", [&] { return backend_->Axpy(alpha, x, y); });
@@ -120,12 +114,16 @@ class TimedBackend final : public Backend {
   absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) override {
     return Timed("sum of squares", [&] { return backend_->SumOfSquares(values, sum); });
   }
+  absl::Status SumsOfSquares(VectorView<const float> values, const std::vector<Run>& runs,
+                             VectorView<double> sums) override {
+    return Timed("sums of squares", [&] { return backend_->SumsOfSquares(values, runs, sums); });
+  }
   absl::Status AdamW(const AdamWStep& step) override {
     return Timed("adamw", [&] { return backend_->AdamW(step); });
   }
 
  private:
-  static std::string NameOf(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c);
+  static std::string NameOf(Product product, const ConstMatrixView& a, const MatrixView& c);
 
   template <class Work>
   std::invoke_result_t<Work> Timed(std::string_view name, const Work& work) {

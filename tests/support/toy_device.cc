@@ -132,32 +132,4 @@ AdamWStep ToyBackend::Real(AdamWStep step) {
   return step;
 }
 
-absl::StatusOr<AttentionState> ToyBackend::Attention(const AttentionShape& shape, Tensor query, Tensor key,
-                                                     Tensor value, const MatrixView& out, MemoryCategory category) {
-  GP_ASSIGN_OR_RETURN(Tensor probabilities,
-                      Tensor::Create(allocator_, category, query.dtype(),
-                                     {shape.batch * shape.heads * shape.sequence, shape.sequence}));
-  device_.Enqueue([this, shape, out = Real(out), q = Real(ViewOf(query)), k = Real(ViewOf(key)),
-                   v = Real(ViewOf(value)),
-                   p = Real(ViewOf(probabilities))] { return cpu_->AttentionForward(shape, q, k, v, p, out); });
-  return AttentionState{std::move(query), std::move(key), std::move(value), std::move(probabilities)};
-}
-
-absl::StatusOr<AttentionGradients> ToyBackend::AttentionGrad(const AttentionShape& shape, AttentionState state,
-                                                             const ConstMatrixView& /*out*/, Tensor grad_out) {
-  const auto like = [this](const Tensor& tensor) {
-    return Tensor::Create(allocator_, MemoryCategory::kWorkspace, tensor.dtype(), tensor.shape());
-  };
-  AttentionGradients gradients;
-  GP_ASSIGN_OR_RETURN(gradients.query, like(state.query));
-  GP_ASSIGN_OR_RETURN(gradients.key, like(state.key));
-  GP_ASSIGN_OR_RETURN(gradients.value, like(state.value));
-  device_.Enqueue(
-      [this, shape, q = Real(ViewOf(state.query)), k = Real(ViewOf(state.key)), v = Real(ViewOf(state.value)),
-       p = Real(ViewOf(state.statistics)), dout = Real(ViewOf(grad_out)), dq = Real(ViewOf(gradients.query)),
-       dk = Real(ViewOf(gradients.key)),
-       dv = Real(ViewOf(gradients.value))] { return cpu_->AttentionBackward(shape, q, k, v, p, dout, dq, dk, dv); });
-  return gradients;
-}
-
 }  // namespace geopipe

@@ -71,9 +71,9 @@ class ToyBackend final : public Backend {
   ~ToyBackend() override { device_.Drain(); }
 
   absl::Status ZeroBytes(std::byte* data, int64_t bytes) override { return Queue(&Backend::ZeroBytes, data, bytes); }
-  absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const MatrixView& c,
-                      bool accumulate) override {
-    return Queue(&Backend::MatMul, product, a, b, c, accumulate);
+  absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
+                      const MatrixView& c) override {
+    return Queue(&Backend::MatMul, product, a, b, addend, c);
   }
   absl::Status Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                          const MatrixView& out) override {
@@ -87,17 +87,11 @@ class ToyBackend final : public Backend {
                        VectorView<float> inverse_rms) override {
     return Queue(&Backend::RmsNorm, x, weight, eps, y, inverse_rms);
   }
-  absl::Status RmsNormInputGrad(const ConstMatrixView& x, VectorView<const float> weight,
-                                VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
-                                const ConstMatrixView& residual, const MatrixView& grad_x) override {
-    return Queue(&Backend::RmsNormInputGrad, x, weight, inverse_rms, grad_y, residual, grad_x);
-  }
-  absl::Status RmsNormWeightGrad(const ConstMatrixView& x, VectorView<const float> inverse_rms,
-                                 const ConstMatrixView& grad_y, VectorView<float> grad_weight) override {
-    return Queue(&Backend::RmsNormWeightGrad, x, inverse_rms, grad_y, grad_weight);
-  }
-  absl::Status RepeatRow(VectorView<const float> row, const MatrixView& y, bool accumulate) override {
-    return Queue(&Backend::RepeatRow, row, y, accumulate);
+  absl::Status RmsNormGrad(const ConstMatrixView& x, VectorView<const float> weight,
+                           VectorView<const float> inverse_rms, const ConstMatrixView& grad_y,
+                           const ConstMatrixView& residual, const MatrixView& grad_x,
+                           VectorView<float> grad_weight) override {
+    return Queue(&Backend::RmsNormGrad, x, weight, inverse_rms, grad_y, residual, grad_x, grad_weight);
   }
   absl::Status SumRows(const ConstMatrixView& values, VectorView<float> sum) override {
     return Queue(&Backend::SumRows, values, sum);
@@ -106,11 +100,18 @@ class ToyBackend final : public Backend {
                     RopeDirection direction) override {
     return Queue(&Backend::Rope, x, table, sequence, head_dim, direction);
   }
-  absl::StatusOr<AttentionState> Attention(const AttentionShape& shape, Tensor query, Tensor key, Tensor value,
-                                           const MatrixView& out, MemoryCategory category) override;
-  // Puts each gradient in memory of its own, as fused kernels do.
-  absl::StatusOr<AttentionGradients> AttentionGrad(const AttentionShape& shape, AttentionState state,
-                                                   const ConstMatrixView& out, Tensor grad_out) override;
+  absl::Status Attention(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                         const ConstMatrixView& value, const MatrixView& out, VectorView<float> statistics) override {
+    return Queue(&Backend::Attention, shape, query, key, value, out, statistics);
+  }
+  absl::Status AttentionGrad(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                             const ConstMatrixView& value, const ConstMatrixView& out,
+                             VectorView<const float> statistics, const ConstMatrixView& grad_out,
+                             const MatrixView& grad_query, const MatrixView& grad_key,
+                             const MatrixView& grad_value) override {
+    return Queue(&Backend::AttentionGrad, shape, query, key, value, out, statistics, grad_out, grad_query, grad_key,
+                 grad_value);
+  }
   absl::Status SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) override {
     return Queue(&Backend::SwiGlu, gate, up, out);
   }
@@ -118,9 +119,9 @@ class ToyBackend final : public Backend {
                           const MatrixView& grad_gate, const MatrixView& grad_up) override {
     return Queue(&Backend::SwiGluGrad, gate, up, grad_out, grad_gate, grad_up);
   }
-  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets,
-                            VectorView<double> loss) override {
-    return Queue(&Backend::CrossEntropy, logits, targets, loss);
+  absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double grad_scale,
+                            const MatrixView& gradient, VectorView<double> loss) override {
+    return Queue(&Backend::CrossEntropy, logits, targets, grad_scale, gradient, loss);
   }
   absl::Status CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> max) override {
     return Queue(&Backend::CrossEntropyMax, logits, max);
@@ -130,13 +131,10 @@ class ToyBackend final : public Backend {
                                 VectorView<float> sums) override {
     return Queue(&Backend::CrossEntropySums, logits, max, targets, first_class, sums);
   }
-  absl::Status CrossEntropyLoss(const MatrixView& exponentials, VectorView<const float> max,
-                                VectorView<const float> sums, VectorView<double> loss) override {
-    return Queue(&Backend::CrossEntropyLoss, exponentials, max, sums, loss);
-  }
-  absl::Status CrossEntropyGrad(const MatrixView& softmax, VectorView<const int32_t> targets, int64_t first_class,
-                                double grad_scale) override {
-    return Queue(&Backend::CrossEntropyGrad, softmax, targets, first_class, grad_scale);
+  absl::Status CrossEntropyGrad(const ConstMatrixView& exponentials, VectorView<const float> max,
+                                VectorView<const float> sums, VectorView<const int32_t> targets, int64_t first_class,
+                                double grad_scale, const MatrixView& gradient, VectorView<double> loss) override {
+    return Queue(&Backend::CrossEntropyGrad, exponentials, max, sums, targets, first_class, grad_scale, gradient, loss);
   }
   absl::Status Axpy(double alpha, VectorView<const float> x, VectorView<float> y) override {
     return Queue(&Backend::Axpy, alpha, x, y);
@@ -146,6 +144,10 @@ class ToyBackend final : public Backend {
   }
   absl::Status SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) override {
     return Queue(&Backend::SumOfSquares, values, sum);
+  }
+  absl::Status SumsOfSquares(VectorView<const float> values, const std::vector<Run>& runs,
+                             VectorView<double> sums) override {
+    return Queue(&Backend::SumsOfSquares, values, runs, sums);
   }
   absl::Status AdamW(const AdamWStep& step) override { return Queue(&Backend::AdamW, step); }
 
@@ -161,6 +163,7 @@ class ToyBackend final : public Backend {
   static VectorView<T> Real(VectorView<T> view) {
     return {ToyDevice::Real(view.data), view.size};
   }
+  static Addend Real(const Addend& addend) { return {Real(addend.matrix), Real(addend.row)}; }
   static RopeTable Real(RopeTable table) { return {Real(table.cosine), Real(table.sine)}; }
   static AdamWStep Real(AdamWStep step);
 

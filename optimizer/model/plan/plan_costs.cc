@@ -250,12 +250,12 @@ void AddSharding(const ModelSpec& model, const ExecutionConfig& config, const Re
 
 JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster) {
   const auto on_host = [](const SiteSpec& site) { return site.device.kind == kHostDevice; };
-  const auto blocks = [](const SiteSpec& site) { return site.device.attention == Attention::kBlocked; };
+  const auto is_dense = [](const SiteSpec& site) { return site.device.attention == Attention::kDense; };
   if (!std::ranges::all_of(cluster.sites, on_host)) {
     job.recovery = Recovery::kCheckpoint;  // states are kept in the host's memory, of which no device says
   }
-  if (std::ranges::all_of(cluster.sites, blocks)) {
-    job.attention = Attention::kBlocked;
+  if (std::ranges::any_of(cluster.sites, is_dense)) {
+    job.attention = Attention::kDense;
   }
   return job;
 }

@@ -15,7 +15,7 @@ namespace {
 int64_t LogitsBytes(const JobSpec& job, const Plan& plan) {
   const ExecutionConfig config = ConfigOfPlan(job, plan, plan.stages.back().pipeline_rank);
   const std::vector<KeptTensor> head = HeadActivations(job.model, config);
-  const auto logits = std::ranges::find(head, "logits", &KeptTensor::name);
+  const auto logits = std::ranges::find(head, "grad_logits", &KeptTensor::name);
   GP_CHECK(logits != head.end());
   return logits->bytes;
 }

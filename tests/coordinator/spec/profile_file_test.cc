@@ -147,8 +147,8 @@ TEST_CASE("A profile is used for the model, precision and devices that it was me
   refused([&] { job.precision = Precision::kFp32; }, ": model.precision: is bf16, and job big has fp32;");
   refused([&] { cluster.sites[0].device.kind = "h100"; },
           ": model.device: is cpu, and site north of the topology has h100;");
-  refused([&] { cluster.sites[0].device.attention = Attention::kBlocked; },
-          ": model.attention: is dense, and site north of the topology has blocked;");
+  refused([&] { cluster.sites[0].device.attention = Attention::kDense; },
+          ": model.attention: is blocked, and site north of the topology has dense;");
 }
 
 TEST_CASE("What messages alone were measured of does not matter") {

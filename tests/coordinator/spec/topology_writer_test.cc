@@ -114,7 +114,7 @@ TEST_CASE("what is written is read back as the same cluster, to the last bit") {
 TEST_CASE("what a device's kind would get in a file is spelled out where the cluster does not say it") {
   ClusterSpec cluster{.sites = {{"a", 1, 1, {.kind = "gpu", .memory_bytes = 1 << 30}}}, .links = {}};
   const DeviceSpec read = Read(WriteTopology(cluster)).sites.front().device;
-  CHECK(read.attention == Attention::kDense);
+  CHECK(read.attention == Attention::kBlocked);
   CHECK(read.roofline == Roofline::kBlock);
   CHECK(read.reserve_bytes == 0);
 }

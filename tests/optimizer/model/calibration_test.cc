@@ -318,7 +318,8 @@ TEST_CASE("what recomputation repeats is a share of the forward") {
         Approx(by_formula / device.Seconds(ConfigOf(2, 256), ModelPart::kBlock, PartAction::kForward)).epsilon(1e-5));
 }
 
-// Measurements by `geopipectl playground` of tiny.yaml's model with the CPU engine on one processor of two.
+// Measurements by `geopipectl playground` of tiny.yaml's model on one processor of two, by an engine whose attention was
+// dense.
 const std::vector<Observation>& TinyOnOneProcessor() {
   static const std::vector<Observation> observations{
       {1, 16, {{17'551, 3'006, 10'350}, {338'621, 321'285, 93'563}, {145'579, 68'748, 24'517}, 38.0}},
@@ -340,8 +341,14 @@ ModelSpec MeasuredModel() {
   return model;
 }
 
+ExecutionConfig MeasuredConfig(int64_t b, int64_t s) {
+  ExecutionConfig config = ConfigOf(b, s);
+  config.attention = Attention::kDense;
+  return config;
+}
+
 TEST_CASE("a real device's measurements predict each other") {
-  const Residuals residuals = ResidualsOf(MeasuredModel(), ConfigOf(1, 1), TinyOnOneProcessor());
+  const Residuals residuals = ResidualsOf(MeasuredModel(), MeasuredConfig(1, 1), TinyOnOneProcessor());
   const Residual& greatest = *residuals.Greatest();
   CAPTURE(residuals.Mean(), greatest.relative_error, static_cast<int>(greatest.part), static_cast<int>(greatest.action),
           greatest.micro_batch_size, greatest.sequence_length);
@@ -358,9 +365,9 @@ TEST_CASE("a real device's measurements predict each other") {
     }
   }
   REQUIRE(small.size() == 4);
-  const Calibration calibration = Calibrate(MeasuredModel(), ConfigOf(1, 1), small);
+  const Calibration calibration = Calibrate(MeasuredModel(), MeasuredConfig(1, 1), small);
   CheckNonNegative(calibration);
-  const PartTable<double> seconds = CalibratedSeconds(calibration, MeasuredModel(), ConfigOf(4, 64));
+  const PartTable<double> seconds = CalibratedSeconds(calibration, MeasuredModel(), MeasuredConfig(4, 64));
   const ModelCosts& largest = TinyOnOneProcessor().back().costs;
   for (const ModelPart part : {ModelPart::kBlock, ModelPart::kHead}) {
     for (const PartAction action : kPartActions) {

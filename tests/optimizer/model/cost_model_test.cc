@@ -27,7 +27,8 @@ ExecutionConfig Config(int64_t tensor) {
           .sequence_parallel = tensor > 1,
           .zero_stage = 1,
           .recompute = Recompute::kNone,
-          .precision = Precision::kBf16};
+          .precision = Precision::kBf16,
+          .attention = Attention::kDense};
 }
 
 TEST_CASE("roofline: the slower of arithmetic and traffic") {

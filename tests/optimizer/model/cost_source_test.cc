@@ -220,7 +220,7 @@ TEST_CASE("measurements correct a site of the same kind of device that has none"
   CHECK(corrected.adamw_ns_per_parameter == Approx(3.5).epsilon(1e-9));
   const ModelCosts full = *f.Source().At(With(config, Recompute::kFull), f.south(), 0);
   CHECK(std::abs(full.block.input_grad_ns - corrected.block.input_grad_ns - corrected.block.forward_ns) <=
-        corrected.block.forward_ns / 1000);
+        corrected.block.forward_ns / 300);  // one of the two may be bound by its traffic, the other not
 
   // Another kind, or none given: the figures alone.
   for (const char* kind : {"gpu", "cpu", ""}) {

@@ -19,7 +19,8 @@ ExecutionConfig Base() {
           .sequence_parallel = false,
           .zero_stage = 0,
           .recompute = Recompute::kNone,
-          .precision = Precision::kBf16};
+          .precision = Precision::kBf16,
+          .attention = Attention::kDense};
 }
 
 constexpr LayerRange kStage{.first = 0, .last = 9, .has_embedding = true, .has_head = false};
@@ -247,24 +248,27 @@ TEST_CASE("workspace: one temporary without recomputation, a layer's worth with 
   ExecutionConfig config = Base();
   config.tensor = 1;
   const int64_t tokens = 2 * 2048;
-  const int64_t head = 128;
-  const int64_t standing = 4 * (2048 * head + 2 * 2048 * head + 64 * 2048) + 4 * tokens;
+  const int64_t head_dim = 128;
+  const int64_t standing = 4 * (2048 * head_dim + 2 * 2048 * head_dim + 64 * 2048) + 4 * tokens;
   const auto workspace = [&](Recompute recompute, const LayerRange& range) {
     config.recompute = recompute;
     return MemoryOfStage(Llama13b(), range, config).workspace_bytes;
   };
   const int64_t gate = 2 * tokens * 13'824;
   const int64_t probabilities = int64_t{2} * 2 * 40 * 2048 * 2048;
-  CHECK(workspace(Recompute::kNone, kStage) == standing + gate);
-  CHECK(workspace(Recompute::kSelective, kStage) == standing + probabilities + 2 * tokens * 5120);
-  // A layer that is done again: all but its input.
+  // Gradients of queries, keys, values and of their context, which are larger than that of gate times up.
   const int64_t hidden = 2 * tokens * 5120;
+  CHECK(workspace(Recompute::kNone, kStage) == standing + 4 * hidden);
+  CHECK(workspace(Recompute::kSelective, kStage) == standing + probabilities + 4 * hidden);
+  // A layer that is done again: all but its input.
   const int64_t again = 7 * hidden + 3 * gate + probabilities + 2 * 4 * tokens;
-  CHECK(workspace(Recompute::kFull, kStage) == standing + again + gate);
+  CHECK(workspace(Recompute::kFull, kStage) == standing + again + 4 * hidden);
   const LayerRange embedding{.first = 0, .last = -1, .has_embedding = true, .has_head = false};
-  CHECK(workspace(Recompute::kNone, embedding) == 4 * 2048 * head + 4 * tokens);
+  CHECK(workspace(Recompute::kNone, embedding) == 4 * 2048 * head_dim + 4 * tokens);
   const LayerRange whole{.first = 0, .last = 39, .has_embedding = true, .has_head = true};
-  CHECK(workspace(Recompute::kNone, whole) == standing - 4 * tokens + gate);
+  CHECK(workspace(Recompute::kNone, whole) == standing - 4 * tokens + 4 * hidden);
+  const LayerRange head{.first = 0, .last = -1, .has_embedding = false, .has_head = true};
+  CHECK(workspace(Recompute::kNone, head) == 4 * 2048 * head_dim + 4 * tokens + 4 * tokens + 4 * 512 * 32'000);
 }
 
 TEST_CASE("the memory model of a config counts every stage as MemoryOfStage does") {

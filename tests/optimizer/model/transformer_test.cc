@@ -123,7 +123,8 @@ ExecutionConfig Config(int64_t tensor, Recompute recompute) {
           .sequence_parallel = tensor > 1,
           .zero_stage = 1,
           .recompute = recompute,
-          .precision = Precision::kBf16};
+          .precision = Precision::kBf16,
+          .attention = Attention::kDense};
 }
 
 TEST_CASE("FLOPs: six per parameter of a product and token, plus attention") {

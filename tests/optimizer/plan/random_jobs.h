@@ -23,7 +23,8 @@ inline DeviceSpec RandomDevice(Prng& prng) {
           .peak_flops = 1e12 * static_cast<double>(prng.Between(80, 160)),
           .memory_bandwidth_bytes_per_s = 1e12,
           .intra_node_bandwidth_bytes_per_s = 1e11,
-          .efficiency = 0.5};
+          .efficiency = 0.5,
+          .attention = Attention::kDense};
 }
 
 // A chain of 3 to 5 sites with unequal devices, links and memory; at most 64 micro-batches; a search space of 2,000 to

@@ -71,7 +71,7 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
   const auto shape =
       GENERATE(AttentionShape{1, 1, 1, 1, 2}, AttentionShape{2, 7, 4, 2, 6}, AttentionShape{2, 64, 2, 2, 8},
-               AttentionShape{1, 65, 3, 1, 16}, AttentionShape{1, 200, 4, 2, 10});
+               AttentionShape{1, 65, 3, 1, 16}, AttentionShape{1, 200, 4, 2, 10}, AttentionShape{1, 1100, 2, 1, 8});
   const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const int64_t tokens = shape.batch * shape.sequence;
   const int64_t width = shape.heads * shape.head_dim;
@@ -83,24 +83,50 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
   const ReferenceAttention expected(shape, q, k, v, grad_out);
 
   Backend& backend = test.backend();
+  // Queries, keys and values lie side by side, as their gradients do.
+  const auto side_by_side = [&](std::vector<float> all, const std::vector<float>& of, int64_t first, int64_t columns) {
+    for (int64_t i = 0; i < tokens; ++i) {
+      std::copy_n(of.begin() + i * columns, columns, all.begin() + i * (width + 2 * kv_width) + first);
+    }
+    return all;
+  };
+  std::vector<float> qkv = side_by_side(std::vector<float>(q.size() + 2 * k.size()), q, 0, width);
+  qkv = side_by_side(side_by_side(qkv, k, width, kv_width), v, width + kv_width, kv_width);
+  const Matrix operands(type, tokens, width + 2 * kv_width, qkv);
+  const Matrix gradients(type, tokens, width + 2 * kv_width);
   const Matrix out(type, tokens, width, {}, 3);
-  const auto tensor = [&](const std::vector<float>& values) { return test.TensorOf(values, tokens, type); };
-  auto state = backend.Attention(shape, tensor(q), tensor(k), tensor(v), out.view(), MemoryCategory::kActivations);
-  REQUIRE(state.ok());
-  CHECK(state->statistics.dtype() == type);
+  const Matrix dout(type, tokens, width, grad_out, 1);
+  std::vector<float> statistics(tokens * shape.heads);
+  const auto query_of = [&](const Matrix& all) { return ColumnsOf(all.view(), 0, width); };
+  const auto key_of = [&](const Matrix& all) { return ColumnsOf(all.view(), width, kv_width); };
+  const auto value_of = [&](const Matrix& all) { return ColumnsOf(all.view(), width + kv_width, kv_width); };
+  REQUIRE(
+      backend.Attention(shape, query_of(operands), key_of(operands), value_of(operands), out.view(), statistics).ok());
   // The probabilities and then the sum are rounded in bf16; for the gradients, their inputs as well.
   CHECK(RelativeError(out.values(), expected.out) < 2 * Tolerance(type, 2.5e-6));
   CHECK(out.IntactBetweenRows());
 
-  const auto gradients = backend.AttentionGrad(shape, *std::move(state), out.view(), tensor(grad_out));
-  REQUIRE(gradients.ok());
+  REQUIRE(backend
+              .AttentionGrad(shape, query_of(operands), key_of(operands), value_of(operands), out.view(), statistics,
+                             dout.view(), query_of(gradients), key_of(gradients), value_of(gradients))
+              .ok());
+  const std::vector<float> all = gradients.values();
+  const auto part = [&](int64_t first, int64_t columns) {
+    std::vector<float> values;
+    for (int64_t i = 0; i < tokens; ++i) {
+      const auto row = all.begin() + i * (width + 2 * kv_width) + first;
+      values.insert(values.end(), row, row + columns);
+    }
+    return values;
+  };
   const double tolerance = 3 * Tolerance(type, 3e-6);
-  CHECK((shape.sequence == 1 || RelativeError(ValuesOf(gradients->query), expected.grad_q) < tolerance));
-  CHECK((shape.sequence == 1 || RelativeError(ValuesOf(gradients->key), expected.grad_k) < tolerance));
-  CHECK(RelativeError(ValuesOf(gradients->value), expected.grad_v) < tolerance);
+  CHECK((shape.sequence == 1 || RelativeError(part(0, width), expected.grad_q) < tolerance));
+  CHECK((shape.sequence == 1 || RelativeError(part(width, kv_width), expected.grad_k) < tolerance));
+  CHECK(RelativeError(part(width + kv_width, kv_width), expected.grad_v) < tolerance);
+  CHECK(operands.values() == Held(type, qkv));
 }
 
-TEST_CASE("attention's results are the same bits in place and apart, and wherever the matrices lie") {
+TEST_CASE("attention's results are the same bits wherever the matrices lie") {
   KernelTest test;
   const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const AttentionShape shape{2, 70, 4, 2, 8};
@@ -108,7 +134,6 @@ TEST_CASE("attention's results are the same bits in place and apart, and whereve
   const std::vector<float> k = test.Normal(140 * 16);
   const std::vector<float> v = test.Normal(140 * 16);
   const std::vector<float> grad_out = test.Normal(140 * 32);
-  const std::vector<float> nothing(140 * 4 * 70, NAN);
   std::vector<std::vector<float>> first;
   for (const int64_t shift : {0, 1, 3}) {
     const auto matrix = [&](int64_t columns, const std::vector<float>& values) {
@@ -117,31 +142,42 @@ TEST_CASE("attention's results are the same bits in place and apart, and whereve
     const Matrix q_matrix = matrix(32, q);
     const Matrix k_matrix = matrix(16, k);
     const Matrix v_matrix = matrix(16, v);
-    const Matrix p_matrix(type, 140 * 4, 70, nothing, 0, shift);
     const Matrix dout = matrix(32, grad_out);
     const Matrix out = matrix(32, {});
     const Matrix dq = matrix(32, {});
     const Matrix dk = matrix(16, {});
     const Matrix dv = matrix(16, {});
-    CpuBackend& cpu = test.backend();
-    REQUIRE(cpu.AttentionForward(shape, q_matrix.view(), k_matrix.view(), v_matrix.view(), p_matrix.view(), out.view())
+    std::vector<float> statistics(140 * 4);
+    Backend& backend = test.backend();
+    REQUIRE(backend.Attention(shape, q_matrix.view(), k_matrix.view(), v_matrix.view(), out.view(), statistics).ok());
+    REQUIRE(backend
+                .AttentionGrad(shape, q_matrix.view(), k_matrix.view(), v_matrix.view(), out.view(), statistics,
+                               dout.view(), dq.view(), dk.view(), dv.view())
                 .ok());
-    const auto backward = [&](const Matrix& to_q, const Matrix& to_k, const Matrix& to_v) {
-      REQUIRE(cpu.AttentionBackward(shape, q_matrix.view(), k_matrix.view(), v_matrix.view(), p_matrix.view(),
-                                    dout.view(), to_q.view(), to_k.view(), to_v.view())
-                  .ok());
-    };
-    backward(dq, dk, dv);
-    const std::vector<std::vector<float>> results{out.values(), dq.values(), dk.values(), dv.values()};
+    const std::vector<std::vector<float>> results{out.values(), statistics, dq.values(), dk.values(), dv.values()};
     if (shift == 0) {
       first = results;
     }
     CHECK(results == first);
-    backward(dout, k_matrix, v_matrix);
-    CHECK(dout.values() == results[1]);
-    CHECK(k_matrix.values() == results[2]);
-    CHECK(v_matrix.values() == results[3]);
   }
+}
+
+TEST_CASE("attention keeps no block of scores that grows with the sequence") {
+  Allocator allocator(int64_t{1} << 30);
+  const auto backend = CpuBackend::Create(1, allocator);
+  REQUIRE(backend.ok());
+  const AttentionShape shape{1, 2000, 1, 1, 4};
+  const Matrix x(DType::kFp32, 2000, 4, std::vector<float>(8000, 0.5F));
+  const Matrix y(DType::kFp32, 2000, 4);
+  std::vector<float> statistics(2000);
+  REQUIRE((*backend)->Attention(shape, x.view(), x.view(), x.view(), y.view(), statistics).ok());
+  CHECK(allocator.total().peak_bytes == 0);
+  const Matrix dx(DType::kFp32, 2000, 4);
+  REQUIRE((*backend)
+              ->AttentionGrad(shape, x.view(), x.view(), x.view(), y.view(), statistics, x.view(), dx.view(), dx.view(),
+                              dx.view())
+              .ok());
+  CHECK(allocator.total().peak_bytes == 4 * (2 * 2000 * 4 + 2000));
 }
 
 TEST_CASE("attention with huge scores neither overflows nor underflows to NaN") {
@@ -151,9 +187,9 @@ TEST_CASE("attention with huge scores neither overflows nor underflows to NaN") 
   std::vector<float> k = test.Normal(20 * 8, 1e3F);
   std::vector<float> v = test.Normal(20 * 8);
   std::vector<float> out(20 * 8);
+  std::vector<float> statistics(20);
   REQUIRE(test.backend()
-              .Attention(shape, test.TensorOf(q, 20), test.TensorOf(k, 20), test.TensorOf(v, 20), View(out, 20, 8),
-                         MemoryCategory::kActivations)
+              .Attention(shape, View(q, 20, 8), View(k, 20, 8), View(v, 20, 8), View(out, 20, 8), statistics)
               .ok());
   for (const float value : out) {
     CHECK(std::isfinite(value));

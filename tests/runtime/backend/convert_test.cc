@@ -87,7 +87,7 @@ TEST_CASE("what the backend does not compute in is refused") {
   MatrixView fp16 = View(a, 2, 2);
   fp16.dtype = DType::kFp16;
   for (const absl::Status& status :
-       {test.backend().MatMul(Product::kNN, fp16, View(a, 2, 2), View(a, 2, 2), false),
+       {test.backend().MatMul(Product::kNN, fp16, fp16, Addend::None(), fp16),
         test.backend().Convert(View(a, 2, 2), fp16), test.backend().SwiGlu(fp16, fp16, fp16)}) {
     CHECK(status.code() == absl::StatusCode::kUnimplemented);
     CHECK_THAT(std::string(status.message()), Catch::Matchers::Contains("fp16"));

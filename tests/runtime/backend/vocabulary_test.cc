@@ -31,12 +31,19 @@ TEST_CASE("cross-entropy is the sum over rows, and its gradient softmax minus on
       expected_grad[i * classes + j] = scale * (softmax - (j == targets[i] ? 1 : 0));
     }
   }
-  const MatrixView view = View(logits, rows, classes);
-  double loss = 0;
-  REQUIRE(test.backend().CrossEntropy(view, targets, {&loss, 1}).ok());
-  CHECK(loss == Approx(expected_loss).epsilon(1e-6).margin(1e-6));
-  REQUIRE(test.backend().CrossEntropyGrad(view, targets, 0, scale).ok());
-  CHECK((classes == 1 || RelativeError(logits, expected_grad) < 2e-6));
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
+  const bool in_place = GENERATE(false, true);
+  if (in_place && type != DType::kFp32) {
+    return;
+  }
+  const Matrix operand(DType::kFp32, rows, classes, logits, 2);
+  const Matrix apart(type, rows, classes, {}, 3);
+  const Matrix& gradient = in_place ? operand : apart;
+  double loss = 1;  // is added to
+  REQUIRE(test.backend().CrossEntropy(operand.view(), targets, scale, gradient.view(), {&loss, 1}).ok());
+  CHECK(loss == Approx(1 + expected_loss).epsilon(1e-6).margin(1e-6));
+  CHECK((classes == 1 || RelativeError(gradient.values(), expected_grad) < Tolerance(type, 2e-6)));
+  CHECK(gradient.IntactBetweenRows());
 }
 
 TEST_CASE("an embedding gathers rows, and its gradient adds repeated tokens in order") {
@@ -89,47 +96,41 @@ TEST_CASE("cross-entropy of slices is that of the whole") {
   }
   const Matrix whole(DType::kFp32, rows, classes, logits);
   double expected = 0;
-  REQUIRE(backend.CrossEntropy(whole.view(), targets, {&expected, 1}).ok());
-  const std::vector<float> softmax = whole.values();
-  REQUIRE(backend.CrossEntropyGrad(whole.view(), targets, 0, scale).ok());
-  const std::vector<float> grad = whole.values();
+  const auto type = GENERATE(DType::kFp32, DType::kBf16);
+  const Matrix whole_grad(type, rows, classes);
+  REQUIRE(backend.CrossEntropy(whole.view(), targets, scale, whole_grad.view(), {&expected, 1}).ok());
+  const std::vector<float> grad = whole_grad.values();
 
   const Matrix divided(DType::kFp32, rows, classes, logits, 3);
+  const Matrix divided_grad(type, rows, classes, {}, 2);
   const std::vector<int64_t> begins = Slices(classes, slices);
-  const auto slice = [&](int64_t i) {
-    MatrixView view = divided.view();
-    view.data += begins[i] * ByteSize(view.dtype);
-    view.columns = begins[i + 1] - begins[i];
-    return view;
+  const auto slice = [&](int64_t i, const Matrix& matrix) {
+    return ColumnsOf(matrix.view(), begins[i], begins[i + 1] - begins[i]);
   };
   std::vector<float> max(rows, -std::numeric_limits<float>::infinity());
   std::vector<float> sums(2 * rows);
   for (int64_t i = 0; i < slices; ++i) {
     std::vector<float> of_slice(rows);
-    REQUIRE(backend.CrossEntropyMax(slice(i), of_slice).ok());
+    REQUIRE(backend.CrossEntropyMax(slice(i, divided), of_slice).ok());
     std::ranges::transform(max, of_slice, max.begin(), [](float a, float b) { return std::max(a, b); });
   }
   for (int64_t i = 0; i < slices; ++i) {
     std::vector<float> of_slice(2 * rows);
-    REQUIRE(backend.CrossEntropySums(slice(i), max, targets, begins[i], of_slice).ok());
+    REQUIRE(backend.CrossEntropySums(slice(i, divided), max, targets, begins[i], of_slice).ok());
     std::ranges::transform(sums, of_slice, sums.begin(), std::plus<>());
   }
   for (int64_t i = 0; i < slices; ++i) {
     double loss = 0;
-    REQUIRE(backend.CrossEntropyLoss(slice(i), max, sums, {&loss, 1}).ok());
+    REQUIRE(backend
+                .CrossEntropyGrad(slice(i, divided), max, sums, targets, begins[i], scale, slice(i, divided_grad),
+                                  {&loss, 1})
+                .ok());
     CHECK(loss == Approx(expected).epsilon(1e-6).margin(1e-6));
     CHECK((slices > 1 || loss == expected));
   }
-  const auto check = [&](const std::vector<float>& whole_values) {
-    CHECK(RelativeError(divided.values(), std::vector<double>(whole_values.begin(), whole_values.end())) < 1e-6);
-    CHECK((slices > 1 || divided.values() == whole_values));
-  };
-  check(softmax);
-  for (int64_t i = 0; i < slices; ++i) {
-    REQUIRE(backend.CrossEntropyGrad(slice(i), targets, begins[i], scale).ok());
-  }
-  check(grad);
-  CHECK(divided.IntactBetweenRows());
+  CHECK(RelativeError(divided_grad.values(), std::vector<double>(grad.begin(), grad.end())) < Tolerance(type, 1e-6));
+  CHECK((slices > 1 || divided_grad.values() == grad));
+  CHECK((divided.IntactBetweenRows() && divided_grad.IntactBetweenRows()));
 }
 
 TEST_CASE("embeddings of slices add up to that of the whole, and gradients are its rows, bit by bit") {

@@ -185,7 +185,6 @@ class Grid {
                         .precision = options_.precision,
                         .offloads_optimizer = options_.offloads_optimizer};
     options.recompute = options_.recompute.empty() ? Recompute::kNone : options_.recompute[place.pipeline];
-    options.attention = options_.attention;
     return options;
   }
 

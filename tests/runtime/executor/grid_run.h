@@ -31,7 +31,6 @@ struct GridOptions {
   bool offloads_optimizer = false;
   Precision precision = Precision::kFp32;
   std::vector<Recompute> recompute;         // by pipeline rank; empty: none
-  Attention attention = Attention::kDense;  // for what selective recomputation drops
   int64_t iterations = 10;                  // the last is the one before this
   int64_t first_iteration = 0;
   std::function<std::unique_ptr<TokenSource>(const Rank& rank)> tokens = {};  // of each rank anew; empty: random

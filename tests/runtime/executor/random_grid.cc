@@ -52,7 +52,6 @@ void Randomise(std::mt19937_64& random, GridOptions& options) {
   options.sequence_parallel = OneOf(random, {false, true});
   options.offloads_optimizer = OneOf(random, {false, true});
   options.micro_batch_size = OneOf(random, {1, 2});
-  options.attention = OneOf(random, {Attention::kDense, Attention::kBlocked});
   options.recompute.clear();
   for (int32_t rank = 0; rank < options.grid.pipeline; ++rank) {
     options.recompute.push_back(OneOf(random, {Recompute::kNone, Recompute::kSelective, Recompute::kFull}));

@@ -1,4 +1,5 @@
 // Checks that a stage holds exactly what the planner's memory model says, and that all of it comes back.
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <utility>
 
@@ -36,7 +37,6 @@ TEST_CASE("activations per micro-batch are exactly the memory model's, from F to
                       {.micro_batch_size = options.micro_batch_size, .sequence_length = options.sequence_length});
     const int64_t per_micro_batch = expected.activation_bytes;
     const int64_t waiting_for_weights = expected.weight_grad_bytes;
-    REQUIRE(per_micro_batch > waiting_for_weights);
     REQUIRE(stage.BeginIteration(0).ok());
     for (int32_t q = 0; q < options.micro_batches; ++q) {
       CHECK(Activations(pipeline, i) == q * per_micro_batch);
@@ -52,7 +52,8 @@ TEST_CASE("activations per micro-batch are exactly the memory model's, from F to
       REQUIRE(stage.BackwardWeight(q, 0).ok());
       CHECK(Activations(pipeline, i) == (in_flight - q - 1) * waiting_for_weights);
     }
-    CHECK(allocator.usage(MemoryCategory::kActivations).peak_bytes == in_flight * per_micro_batch);
+    CHECK(allocator.usage(MemoryCategory::kActivations).peak_bytes ==
+          in_flight * std::max(per_micro_batch, waiting_for_weights));
   }
 }
 

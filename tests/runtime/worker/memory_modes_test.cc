@@ -97,17 +97,15 @@ Formula FormulaOf(const MemorySetting& setting, const ModelSpec& model) {
   formula.host = setting.offloads_optimizer ? states : 0;
   formula.optimizer = states - formula.host + 8 * norms;
   // Kept for a token and layer: inputs of norms and products, and two reciprocal root mean squares, over the region;
-  // queries, keys, values, context and three of the gated product, over the tensor ranks; a probability per head and
-  // position.
+  // queries, keys, values, context and three of the gated product, over the tensor ranks; a number per head. Selective
+  // recomputation drops the normalised inputs and the gated product's result.
   const double region = 4 * e * h / r + 8 / r;
-  const double inner = e * (2 * h + 2 * k + 3 * f) / t;
-  const double probabilities =
-      e * static_cast<double>(model.num_attention_heads) * static_cast<double>(setting.sequence) / t;
+  const double inner = e * (2 * h + 2 * k + 3 * f) / t + 4 * static_cast<double>(model.num_attention_heads) / t;
   const Recompute recompute = setting.recompute.empty() ? Recompute::kNone : setting.recompute.front();
   const double layer = recompute == Recompute::kFull        ? e * h / r
-                       : recompute == Recompute::kSelective ? region + inner
-                                                            : region + inner + probabilities;
-  const double ends = 8 + 2 * e * h / r + 4 / r + 4 * vocabulary / t;  // ids, the head's inputs, fp32 logits
+                       : recompute == Recompute::kSelective ? region + inner - 2 * e * h / r - e * f / t
+                                                            : region + inner;
+  const double ends = 4 + 2 * e * h / r + 4 / r + e * vocabulary / t;  // ids, the head's inputs, gradients of logits
   formula.activations = setting.sites.size() * 12 * n * (layers * layer + ends);
   return formula;
 }
@@ -118,7 +116,7 @@ TEST_CASE("each mode takes from its category what its formula says") {
   const std::string text_path = WriteText(folder);
   constexpr double kStatesTolerance = 1e-3;  // replicas divide a bucket into runs of equal length
   // Share of what twelve micro-batches keep that the backward of one layer needs for itself.
-  constexpr double kActivationsTolerance = 0.04;
+  constexpr double kActivationsTolerance = 0.07;
   fmt::print("KiB of a rank (of its formula)     {:>16} {:>16} {:>16} {:>16} {:>17}\n", "weights", "gradients",
              "optimizer", "host", "activations");
   for (const auto& [name, setting] : Modes()) {

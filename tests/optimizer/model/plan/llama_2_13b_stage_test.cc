@@ -43,7 +43,8 @@ TEST_CASE("parameters, FLOPs, bytes and memory of one 13B stage are those worked
                                .sequence_parallel = true,
                                .zero_stage = 1,
                                .recompute = Recompute::kNone,
-                               .precision = Precision::kBf16};
+                               .precision = Precision::kBf16,
+                               .attention = Attention::kDense};
 
   CHECK(ParameterCount(model) == expect("model_parameters"));
   CHECK(ParameterCount(model, stage) == expect("parameters"));

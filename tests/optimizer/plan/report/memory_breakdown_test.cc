@@ -73,9 +73,9 @@ TEST_CASE("only the last stage has logits, the reserve is the device's, and the 
     CHECK(ranks[rank].more_bytes > ranks[rank].activation_bytes / ranks[rank].in_flight);
     CHECK(ranks[TightestRank(ranks)].free_bytes() <= ranks[rank].free_bytes());
   }
-  // fp32, of b * s tokens and an eighth of 32,000 words.
+  // Their gradients, in bf16, of b * s tokens and an eighth of 32,000 words.
   CHECK(ranks.back().logits_bytes ==
-        ranks.back().in_flight * 4 * result.plan.micro_batch_size * result.plan.sequence_length * 32'000 / 8);
+        ranks.back().in_flight * 2 * result.plan.micro_batch_size * result.plan.sequence_length * 32'000 / 8);
 }
 
 }  // namespace

@@ -85,7 +85,8 @@ ClusterSpec Scattered(int sites) {
                               .memory_bytes = 64 * test::kGiB,
                               .peak_flops = speed * 1e12,
                               .memory_bandwidth_bytes_per_s = 1.6e12,
-                              .intra_node_bandwidth_bytes_per_s = 2e11}});
+                              .intra_node_bandwidth_bytes_per_s = 2e11,
+                              .attention = Attention::kDense}});
     places.emplace_back(prng.Between(0, 1000), prng.Between(0, 1000));
     for (int other = 0; other < i; ++other) {
       const double distance =

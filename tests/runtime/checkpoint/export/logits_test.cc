@@ -108,7 +108,7 @@ std::vector<float> Logits(Golden& golden, WeightSource& weights) {
   const Tensor rms = *Tensor::Create(memory, MemoryCategory::kWorkspace, DType::kFp32, {n});
   const Tensor logits = *Tensor::Create(memory, MemoryCategory::kWorkspace, DType::kFp32, {n, model.vocab_size});
   REQUIRE(backend->RmsNorm(ViewOf(activation->value), norm, model.rms_norm_eps, ViewOf(normed), rms).ok());
-  REQUIRE(backend->MatMul(Product::kNT, ViewOf(normed), ViewOf(head), ViewOf(logits), /*accumulate=*/false).ok());
+  REQUIRE(backend->MatMul(Product::kNT, ViewOf(normed), ViewOf(head), Addend::None(), ViewOf(logits)).ok());
   return {logits.fp32().begin(), logits.fp32().end()};
 }
 
