@@ -25,7 +25,7 @@ int64_t Visible(int64_t query, int64_t first_key, int64_t columns) {
 
 float RowMax(const float* row, int64_t count) {
   const int64_t whole = count / kLanes * kLanes;
-  F32x8 maxima = whole == count ? Splat(kNothing) : LoadPartial(row + whole, count - whole, kNothing);
+  F32 maxima = whole == count ? Splat(kNothing) : LoadPartial(row + whole, count - whole, kNothing);
   for (int64_t j = 0; j < whole; j += kLanes) {
     maxima = Max(maxima, Load(row + j));
   }
@@ -36,30 +36,26 @@ float RowMax(const float* row, int64_t count) {
 template <class T>
 float ExpRow(const float* row, T* exponentials, int64_t count, float scale, float shift) {
   const int64_t whole = count / kLanes * kLanes;
-  F32x8 sums{};
+  F32 sums{};
   for (int64_t j = 0; j < whole; j += kLanes) {
-    const F32x8 e = Exp(Load(row + j) * scale - shift);
+    const F32 e = Exp(Load(row + j) * scale - shift);
     Store(exponentials + j, e);
     sums += e;
   }
   if (whole < count) {
     const int64_t rest = count - whole;
-    const F32x8 e = Exp(LoadPartial(row + whole, rest, 0) * scale - shift);
+    const F32 e = Exp(LoadPartial(row + whole, rest, kNothing) * scale - shift);  // 0 in the lanes that don't exist
     StorePartial(exponentials + whole, e, rest);
-    F32x8 seen{};
-    for (int64_t j = 0; j < rest; ++j) {
-      seen[j] = e[j];
-    }
-    sums += seen;
+    sums += e;
   }
   return Sum(sums);
 }
 
 }  // namespace
 
-template <class T>
-void AttentionKernels<T>::Rope(int threads, const Rows<T>& x, const float* cosine, const float* sine, int64_t sequence,
-                               int64_t head_dim, float sign) {
+template <class T, class Width>
+void AttentionKernels<T, Width>::Rope(int threads, const Rows<T>& x, const float* cosine, const float* sine,
+                                      int64_t sequence, int64_t head_dim, float sign) {
   const int64_t half = head_dim / 2;
   ParallelFor(threads, x.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -68,10 +64,10 @@ void AttentionKernels<T>::Rope(int threads, const Rows<T>& x, const float* cosin
       for (T* first = x.Row(i); first < x.Row(i) + x.columns; first += head_dim) {
         T* second = first + half;
         ForLanes(0, half, [&](int64_t j, int64_t count) GP_CPU_BODY {
-          const F32x8 a = LoadUpTo(first + j, count);
-          const F32x8 b = LoadUpTo(second + j, count);
-          const F32x8 level = LoadUpTo(c + j, count);
-          const F32x8 turned = sign * LoadUpTo(s + j, count);
+          const F32 a = LoadUpTo(first + j, count);
+          const F32 b = LoadUpTo(second + j, count);
+          const F32 level = LoadUpTo(c + j, count);
+          const F32 turned = sign * LoadUpTo(s + j, count);
           StoreUpTo(first + j, count, a * level - b * turned);
           StoreUpTo(second + j, count, b * level + a * turned);
         });
@@ -80,10 +76,10 @@ void AttentionKernels<T>::Rope(int threads, const Rows<T>& x, const float* cosin
   });
 }
 
-template <class T>
-void AttentionKernels<T>::SoftmaxBlock(const Rows<const float>& scores, const Rows<T>& exponentials,
-                                       int64_t first_query, int64_t first_key, float scale, float* maxima,
-                                       float* totals, const Rows<float>& sums) {
+template <class T, class Width>
+void AttentionKernels<T, Width>::SoftmaxBlock(const Rows<const float>& scores, const Rows<T>& exponentials,
+                                              int64_t first_query, int64_t first_key, float scale, float* maxima,
+                                              float* totals, const Rows<float>& sums) {
   for (int64_t i = 0; i < scores.rows; ++i) {
     const int64_t visible = Visible(first_query + i, first_key, scores.columns);
     T* const row = exponentials.Row(i);
@@ -108,9 +104,9 @@ void AttentionKernels<T>::SoftmaxBlock(const Rows<const float>& scores, const Ro
   }
 }
 
-template <class T>
-void AttentionKernels<T>::EndSoftmax(const Rows<const float>& sums, const float* maxima, const float* totals,
-                                     const Rows<T>& out, float* statistics) {
+template <class T, class Width>
+void AttentionKernels<T, Width>::EndSoftmax(const Rows<const float>& sums, const float* maxima, const float* totals,
+                                            const Rows<T>& out, float* statistics) {
   for (int64_t i = 0; i < sums.rows; ++i) {
     const float inverse = 1.0F / totals[i];
     const float* const sum = sums.Row(i);
@@ -122,12 +118,12 @@ void AttentionKernels<T>::EndSoftmax(const Rows<const float>& sums, const float*
   }
 }
 
-template <class T>
-void AttentionKernels<T>::RowProducts(const Rows<const T>& a, const Rows<const T>& b, float* products) {
+template <class T, class Width>
+void AttentionKernels<T, Width>::RowProducts(const Rows<const T>& a, const Rows<const T>& b, float* products) {
   for (int64_t i = 0; i < a.rows; ++i) {
     const T* const left = a.Row(i);
     const T* const right = b.Row(i);
-    F32x8 sums{};
+    F32 sums{};
     ForLanes(0, a.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
       sums += LoadUpTo(left + j, count) * LoadUpTo(right + j, count);
     });
@@ -135,9 +131,10 @@ void AttentionKernels<T>::RowProducts(const Rows<const T>& a, const Rows<const T
   }
 }
 
-template <class T>
-void AttentionKernels<T>::Probabilities(const Rows<const float>& scores, const Rows<T>& probabilities,
-                                        int64_t first_query, int64_t first_key, float scale, const float* statistics) {
+template <class T, class Width>
+void AttentionKernels<T, Width>::Probabilities(const Rows<const float>& scores, const Rows<T>& probabilities,
+                                               int64_t first_query, int64_t first_key, float scale,
+                                               const float* statistics) {
   for (int64_t i = 0; i < scores.rows; ++i) {
     const int64_t visible = Visible(first_query + i, first_key, scores.columns);
     const float shift = statistics[i];
@@ -150,9 +147,9 @@ void AttentionKernels<T>::Probabilities(const Rows<const float>& scores, const R
   }
 }
 
-template <class T>
-void AttentionKernels<T>::ScoreGradients(const Rows<const T>& probabilities, const Rows<const float>& grad,
-                                         const float* products, float scale, const Rows<T>& grad_scores) {
+template <class T, class Width>
+void AttentionKernels<T, Width>::ScoreGradients(const Rows<const T>& probabilities, const Rows<const float>& grad,
+                                                const float* products, float scale, const Rows<T>& grad_scores) {
   for (int64_t i = 0; i < grad.rows; ++i) {
     const T* const p = probabilities.Row(i);
     const float* const in = grad.Row(i);
@@ -164,7 +161,7 @@ void AttentionKernels<T>::ScoreGradients(const Rows<const T>& probabilities, con
   }
 }
 
-template struct AttentionKernels<float>;
-template struct AttentionKernels<BFloat16>;
+template struct AttentionKernels<float, CompiledWidth>;
+template struct AttentionKernels<BFloat16, CompiledWidth>;
 
 }  // namespace geopipe::cpu

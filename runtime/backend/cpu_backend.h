@@ -63,6 +63,14 @@ class CpuBackend final : public Backend {
 
   CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products);
 
+  // Attention of bf16 by AMX tiles; see cpu_tile_attention.h.
+  bool TilesFit(DType dtype, int64_t head_dim) const;
+  void TileForward(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                   const ConstMatrixView& value, const MatrixView& out, float* statistics);
+  void TileBackward(const AttentionShape& shape, const HeadOperands& all);
+  // A room for each of `parts` threads.
+  std::byte* TileRooms(int64_t parts, int64_t head_dim);
+
   // Attention of one sample's head; views are of it alone, statistics [s].
   absl::Status HeadForward(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
                            const ConstMatrixView& value, const MatrixView& out, float* statistics);
@@ -77,8 +85,9 @@ class CpuBackend final : public Backend {
   std::unique_ptr<cpu::MatMulCache> products_;
   Buffer workspace_;                          // of attention's gradient
   std::unique_ptr<cpu::AttentionRoom> room_;  // for the type and head size used last
-  std::vector<double> sums_;                  // per row or block, added in order
-  std::vector<float> block_sums_;             // of norms' weights, likewise
+  std::vector<std::byte> tile_rooms_;
+  std::vector<double> sums_;       // per row or block, added in order
+  std::vector<float> block_sums_;  // of norms' weights, likewise
 };
 
 }  // namespace geopipe

@@ -1,13 +1,19 @@
 // Causal grouped-query attention of the cpu backend: oneDNN products around the softmax kernels, one head at a time.
 // Query rows go in blocks, each against blocks of the keys that it can see (arXiv 2205.14135), so that scores never lie
 // in memory as a whole and about half of them are never made.
+#include <omp.h>
+
 #include <algorithm>
 #include <cmath>
+#include <cstring>
+#include <memory>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/backend/cpu_backend.h"
+#include "runtime/backend/cpu_parallel.h"
+#include "runtime/backend/cpu_tile_attention.h"
 #include "runtime/backend/cpu_views.h"
 
 namespace geopipe {
@@ -42,6 +48,19 @@ View HeadOf(const AttentionShape& shape, const View& view, int64_t sample, int64
 
 }  // namespace
 
+// Operands of a gradient: of all samples and heads, or of one, whose gradients of key and value then are in fp32.
+struct CpuBackend::HeadOperands {
+  ConstMatrixView query;  // [tokens, heads * d] or [s, d]
+  ConstMatrixView key;
+  ConstMatrixView value;
+  ConstMatrixView out;
+  ConstMatrixView grad_out;
+  MatrixView grad_query;
+  MatrixView grad_key;
+  MatrixView grad_value;
+  const float* statistics = nullptr;  // [s]
+};
+
 cpu::AttentionRoom& CpuBackend::RoomFor(DType dtype, int64_t head_dim) {
   if (room_ == nullptr || room_->dtype != dtype || room_->head != head_dim) {
     room_ = std::make_unique<cpu::AttentionRoom>(dtype, head_dim);
@@ -62,6 +81,10 @@ absl::Status CpuBackend::Attention(const AttentionShape& shape, const ConstMatri
                                    const ConstMatrixView& key, const ConstMatrixView& value, const MatrixView& out,
                                    VectorView<float> statistics) {
   CheckShape(shape, query, key, value, out, statistics.size);
+  if (TilesFit(query.dtype, shape.head_dim)) {
+    TileForward(shape, query, key, value, out, statistics.data);
+    return absl::OkStatus();
+  }
   const int64_t group = shape.heads / shape.kv_heads;
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
     for (int64_t head = 0; head < shape.heads; ++head) {
@@ -89,33 +112,20 @@ absl::Status CpuBackend::HeadForward(const AttentionShape& shape, const ConstMat
       const MatrixView exponentials = room.Exponentials(rows, keys);
       GP_RETURN_IF_ERROR(products_->Run(Product::kNT, Sub(query, row, rows, 0, d), Sub(key, first, keys, 0, d),
                                         Addend::None(), scores));
-      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
-        cpu::AttentionKernels<T>::SoftmaxBlock(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(exponentials), row,
-                                               first, scale, room.maxima, room.totals, ToRows<float>(sums));
+      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+        cpu::AttentionKernels<T, W>::SoftmaxBlock(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(exponentials), row,
+                                                  first, scale, room.maxima, room.totals, ToRows<float>(sums));
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kNN, exponentials, Sub(value, first, keys, 0, d),
                                         first == 0 ? Addend::None() : Addend{.matrix = sums}, sums));
     }
-    GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
-      cpu::AttentionKernels<T>::EndSoftmax(ToRows<float>(ConstMatrixView(sums)), room.maxima, room.totals,
-                                           ToRows<T>(Sub(out, row, rows, 0, d)), statistics + row);
+    GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+      cpu::AttentionKernels<T, W>::EndSoftmax(ToRows<float>(ConstMatrixView(sums)), room.maxima, room.totals,
+                                              ToRows<T>(Sub(out, row, rows, 0, d)), statistics + row);
     }));
   }
   return absl::OkStatus();
 }
-
-// One sample's head, with the gradients of its key and value in fp32.
-struct CpuBackend::HeadOperands {
-  ConstMatrixView query;  // [s, d], as the others
-  ConstMatrixView key;
-  ConstMatrixView value;
-  ConstMatrixView out;
-  ConstMatrixView grad_out;
-  MatrixView grad_query;
-  MatrixView grad_key;
-  MatrixView grad_value;
-  const float* statistics = nullptr;  // [s]
-};
 
 absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstMatrixView& query,
                                        const ConstMatrixView& key, const ConstMatrixView& value,
@@ -129,6 +139,18 @@ absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstM
   const int64_t group = shape.heads / shape.kv_heads;
   // Reserves what the memory model counts for every backend; here the gradients of one key and value head need it.
   GP_RETURN_IF_ERROR(ReserveWorkspace(std::max(query.rows * query.columns, 2 * s * d) + statistics.size));
+  if (TilesFit(query.dtype, d)) {
+    TileBackward(shape, {.query = query,
+                         .key = key,
+                         .value = value,
+                         .out = out,
+                         .grad_out = grad_out,
+                         .grad_query = grad_query,
+                         .grad_key = grad_key,
+                         .grad_value = grad_value,
+                         .statistics = statistics.data});
+    return absl::OkStatus();
+  }
   const MatrixView key_sums = Fp32View(workspace(), s, d);
   const MatrixView value_sums = Fp32View(workspace() + s * d, s, d);
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
@@ -161,9 +183,9 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
     const ConstMatrixView query = Sub(head.query, row, rows, 0, d);
     const ConstMatrixView grad_out = Sub(head.grad_out, row, rows, 0, d);
     const MatrixView sums = room.Sums(rows);
-    GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
-      cpu::AttentionKernels<T>::RowProducts(ToRows<T>(grad_out), ToRows<T>(Sub(head.out, row, rows, 0, d)),
-                                            room.products);
+    GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+      cpu::AttentionKernels<T, W>::RowProducts(ToRows<T>(grad_out), ToRows<T>(Sub(head.out, row, rows, 0, d)),
+                                               room.products);
     }));
     for (int64_t first = 0; first < row + rows; first += kKeys) {
       const int64_t keys = std::min(kKeys, row + rows - first);
@@ -177,15 +199,15 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
       GP_RETURN_IF_ERROR(products_->Run(Product::kNT, query, key, Addend::None(), scores));
       GP_RETURN_IF_ERROR(
           products_->Run(Product::kNT, grad_out, Sub(head.value, first, keys, 0, d), Addend::None(), gradient));
-      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
-        cpu::AttentionKernels<T>::Probabilities(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(probabilities), row,
-                                                first, scale, head.statistics + row);
+      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+        cpu::AttentionKernels<T, W>::Probabilities(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(probabilities),
+                                                   row, first, scale, head.statistics + row);
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kTN, probabilities, grad_out, {.matrix = grad_value}, grad_value));
-      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T>(T) {
-        cpu::AttentionKernels<T>::ScoreGradients(ToRows<T>(ConstMatrixView(probabilities)),
-                                                 ToRows<float>(ConstMatrixView(gradient)), room.products, scale,
-                                                 ToRows<T>(rounded));
+      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+        cpu::AttentionKernels<T, W>::ScoreGradients(ToRows<T>(ConstMatrixView(probabilities)),
+                                                    ToRows<float>(ConstMatrixView(gradient)), room.products, scale,
+                                                    ToRows<T>(rounded));
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kTN, rounded, query, {.matrix = grad_key}, grad_key));
       GP_RETURN_IF_ERROR(
@@ -195,5 +217,80 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
   }
   return absl::OkStatus();
 }
+
+bool CpuBackend::TilesFit(DType dtype, int64_t head_dim) const {
+#if defined(__x86_64__)
+  return dtype == DType::kBf16 && cpu::TileAttention::Fits(head_dim) && products_->UsesAmx();
+#else
+  return false;
+#endif
+}
+
+#if defined(__x86_64__)
+std::byte* CpuBackend::TileRooms(int64_t parts, int64_t head_dim) {
+  constexpr size_t kAlignment = 64;
+  const auto bytes = static_cast<size_t>(parts * cpu::TileAttention::RoomBytes(head_dim));
+  tile_rooms_.resize(std::max(tile_rooms_.size(), bytes + kAlignment));
+  void* first = tile_rooms_.data();
+  size_t room = tile_rooms_.size();
+  return static_cast<std::byte*>(std::align(kAlignment, bytes, first, room));
+}
+
+void CpuBackend::TileForward(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                             const ConstMatrixView& value, const MatrixView& out, float* statistics) {
+  const int64_t group = shape.heads / shape.kv_heads;
+  std::byte* const rooms = TileRooms(threads_, shape.head_dim);
+  cpu::ParallelFor(threads_, shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sample = i / shape.heads;
+      const int64_t head = i % shape.heads;
+      cpu::TileAttention::Forward({.query = ToRows<BFloat16>(HeadOf(shape, query, sample, head)),
+                                   .key = ToRows<BFloat16>(HeadOf(shape, key, sample, head / group)),
+                                   .value = ToRows<BFloat16>(HeadOf(shape, value, sample, head / group)),
+                                   .scale = ScoreScale(shape)},
+                                  ToRows<BFloat16>(HeadOf(shape, out, sample, head)), statistics + i * shape.sequence,
+                                  rooms + omp_get_thread_num() * cpu::TileAttention::RoomBytes(shape.head_dim));
+    }
+  });
+}
+
+void CpuBackend::TileBackward(const AttentionShape& shape, const HeadOperands& all) {
+  const int64_t s = shape.sequence;
+  const int64_t d = shape.head_dim;
+  const int64_t group = shape.heads / shape.kv_heads;
+  // As many threads as have room for the sums of a key and value head, and may have work.
+  const int64_t sums = 2 * s * d;
+  const int64_t parts = std::min({int64_t{threads_}, shape.batch * shape.kv_heads,
+                                  workspace_.size() / static_cast<int64_t>(sizeof(float)) / sums});
+  std::byte* const rooms = TileRooms(parts, d);
+  cpu::ParallelFor(static_cast<int>(parts), shape.batch * shape.kv_heads, 1, [&](int64_t begin, int64_t end) {
+    const int64_t thread = omp_get_thread_num();
+    const MatrixView key_sums = Fp32View(workspace() + thread * sums, s, d);
+    const MatrixView value_sums = Fp32View(workspace() + thread * sums + s * d, s, d);
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t sample = i / shape.kv_heads;
+      const int64_t kv = i % shape.kv_heads;
+      std::memset(key_sums.data, 0, static_cast<size_t>(sums) * sizeof(float));
+      for (int64_t head = kv * group; head < (kv + 1) * group; ++head) {
+        cpu::TileAttention::Backward(
+            {.query = ToRows<BFloat16>(HeadOf(shape, all.query, sample, head)),
+             .key = ToRows<BFloat16>(HeadOf(shape, all.key, sample, kv)),
+             .value = ToRows<BFloat16>(HeadOf(shape, all.value, sample, kv)),
+             .scale = ScoreScale(shape)},
+            ToRows<BFloat16>(HeadOf(shape, all.out, sample, head)), all.statistics + (sample * shape.heads + head) * s,
+            ToRows<BFloat16>(HeadOf(shape, all.grad_out, sample, head)),
+            ToRows<BFloat16>(HeadOf(shape, all.grad_query, sample, head)), reinterpret_cast<float*>(key_sums.data),
+            reinterpret_cast<float*>(value_sums.data), rooms + thread * cpu::TileAttention::RoomBytes(d));
+      }
+      WithWidth([&]<class W>(W) {
+        cpu::VectorKernels<W>::template Convert<float, BFloat16>(
+            1, ToRows<float>(ConstMatrixView(key_sums)), ToRows<BFloat16>(HeadOf(shape, all.grad_key, sample, kv)));
+        cpu::VectorKernels<W>::template Convert<float, BFloat16>(
+            1, ToRows<float>(ConstMatrixView(value_sums)), ToRows<BFloat16>(HeadOf(shape, all.grad_value, sample, kv)));
+      });
+    }
+  });
+}
+#endif
 
 }  // namespace geopipe

@@ -7,8 +7,8 @@
 namespace geopipe::cpu {
 namespace {
 
-F32x8 Sigmoid(F32x8 x) __attribute__((always_inline));
-inline F32x8 Sigmoid(F32x8 x) { return 1.0F / (1.0F + Exp(-x)); }
+F32 Sigmoid(F32 x) __attribute__((always_inline));
+inline F32 Sigmoid(F32 x) { return 1.0F / (1.0F + Exp(-x)); }
 
 template <class T>
 double BlockSumOfSquares(const T* values, int64_t count) {
@@ -35,32 +35,32 @@ void ConvertRun(const From* from, To* to, int64_t size) {
 
 }  // namespace
 
-template <class T>
-void ElementwiseKernels<T>::SwiGlu(int threads, const Rows<const T>& gate, const Rows<const T>& up,
-                                   const Rows<T>& out) {
+template <class T, class Width>
+void ElementwiseKernels<T, Width>::SwiGlu(int threads, const Rows<const T>& gate, const Rows<const T>& up,
+                                          const Rows<T>& out) {
   ParallelFor(threads, gate.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       ForLanes(0, gate.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
-        const F32x8 g = LoadUpTo(gate.Row(i) + j, count);
-        const F32x8 u = LoadUpTo(up.Row(i) + j, count);
+        const F32 g = LoadUpTo(gate.Row(i) + j, count);
+        const F32 u = LoadUpTo(up.Row(i) + j, count);
         StoreUpTo(out.Row(i) + j, count, g * Sigmoid(g) * u);
       });
     }
   });
 }
 
-template <class T>
-void ElementwiseKernels<T>::SwiGluGrad(int threads, const Rows<const T>& gate, const Rows<const T>& up,
-                                       const Rows<const T>& grad_out, const Rows<T>& grad_gate,
-                                       const Rows<T>& grad_up) {
+template <class T, class Width>
+void ElementwiseKernels<T, Width>::SwiGluGrad(int threads, const Rows<const T>& gate, const Rows<const T>& up,
+                                              const Rows<const T>& grad_out, const Rows<T>& grad_gate,
+                                              const Rows<T>& grad_up) {
   ParallelFor(threads, gate.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       ForLanes(0, gate.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
-        const F32x8 g = LoadUpTo(gate.Row(i) + j, count);
-        const F32x8 u = LoadUpTo(up.Row(i) + j, count);
-        const F32x8 d = LoadUpTo(grad_out.Row(i) + j, count);
-        const F32x8 sigmoid = Sigmoid(g);
-        const F32x8 silu = g * sigmoid;
+        const F32 g = LoadUpTo(gate.Row(i) + j, count);
+        const F32 u = LoadUpTo(up.Row(i) + j, count);
+        const F32 d = LoadUpTo(grad_out.Row(i) + j, count);
+        const F32 sigmoid = Sigmoid(g);
+        const F32 silu = g * sigmoid;
         StoreUpTo(grad_gate.Row(i) + j, count, d * u * (sigmoid + silu * (1.0F - sigmoid)));
         StoreUpTo(grad_up.Row(i) + j, count, d * silu);
       });
@@ -68,8 +68,8 @@ void ElementwiseKernels<T>::SwiGluGrad(int threads, const Rows<const T>& gate, c
   });
 }
 
-template <class T>
-void ElementwiseKernels<T>::SumRows(int threads, const Rows<const T>& values, float* sum) {
+template <class T, class Width>
+void ElementwiseKernels<T, Width>::SumRows(int threads, const Rows<const T>& values, float* sum) {
   // Threads divide the columns, so that every element is a sum in order of the rows.
   ParallelFor(threads, values.columns, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < values.rows; ++i) {
@@ -81,8 +81,8 @@ void ElementwiseKernels<T>::SumRows(int threads, const Rows<const T>& values, fl
   });
 }
 
-template <class T>
-void ElementwiseKernels<T>::SumOfSquares(int threads, int64_t count, const T* values, double* block_sums) {
+template <class T, class Width>
+void ElementwiseKernels<T, Width>::SumOfSquares(int threads, int64_t count, const T* values, double* block_sums) {
   const int64_t blocks = (count + kSumBlock - 1) / kSumBlock;
   ParallelFor(threads, blocks, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
@@ -92,11 +92,12 @@ void ElementwiseKernels<T>::SumOfSquares(int threads, int64_t count, const T* va
   });
 }
 
-template struct ElementwiseKernels<float>;
-template struct ElementwiseKernels<BFloat16>;
+template struct ElementwiseKernels<float, CompiledWidth>;
+template struct ElementwiseKernels<BFloat16, CompiledWidth>;
 
+template <class Width>
 template <class From, class To>
-void Convert(int threads, const Rows<const From>& from, const Rows<To>& to) {
+void VectorKernels<Width>::Convert(int threads, const Rows<const From>& from, const Rows<To>& to) {
   // Threads divide the elements, not the rows: a vector has only one.
   const int64_t runs = (from.columns + kSumBlock - 1) / kSumBlock;  // of a row
   ParallelFor(threads, from.rows * runs, 1, [&](int64_t begin, int64_t end) {
@@ -108,12 +109,16 @@ void Convert(int threads, const Rows<const From>& from, const Rows<To>& to) {
   });
 }
 
-template void Convert(int threads, const Rows<const float>& from, const Rows<float>& to);
-template void Convert(int threads, const Rows<const float>& from, const Rows<BFloat16>& to);
-template void Convert(int threads, const Rows<const BFloat16>& from, const Rows<float>& to);
-template void Convert(int threads, const Rows<const BFloat16>& from, const Rows<BFloat16>& to);
+template void VectorKernels<CompiledWidth>::Convert(int threads, const Rows<const float>& from, const Rows<float>& to);
+template void VectorKernels<CompiledWidth>::Convert(int threads, const Rows<const float>& from,
+                                                    const Rows<BFloat16>& to);
+template void VectorKernels<CompiledWidth>::Convert(int threads, const Rows<const BFloat16>& from,
+                                                    const Rows<float>& to);
+template void VectorKernels<CompiledWidth>::Convert(int threads, const Rows<const BFloat16>& from,
+                                                    const Rows<BFloat16>& to);
 
-void Axpy(int threads, int64_t count, float alpha, const float* x, float* y) {
+template <class Width>
+void VectorKernels<Width>::Axpy(int threads, int64_t count, float alpha, const float* x, float* y) {
   ParallelFor(threads, count, kSumBlock, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       y[i] += alpha * x[i];
@@ -121,16 +126,18 @@ void Axpy(int threads, int64_t count, float alpha, const float* x, float* y) {
   });
 }
 
-void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* parameter, const float* gradient,
-           float* first_moment, float* second_moment, BFloat16* compute_weight) {
+template <class Width>
+void VectorKernels<Width>::AdamW(int threads, int64_t count, const AdamWConstants& constants, float* parameter,
+                                 const float* gradient, float* first_moment, float* second_moment,
+                                 BFloat16* compute_weight) {
   const AdamWConstants c = constants;
   ParallelFor(threads, count, kSumBlock, [&](int64_t begin, int64_t end) {
     ForLanes(begin, end, [&](int64_t i, int64_t lanes) GP_CPU_BODY {
-      const F32x8 g = LoadUpTo(gradient + i, lanes) * c.grad_scale;
-      const F32x8 m = LoadUpTo(first_moment + i, lanes) * c.beta1 + g * c.one_minus_beta1;
-      const F32x8 v = LoadUpTo(second_moment + i, lanes) * c.beta2 + g * g * c.one_minus_beta2;
-      const F32x8 denominator = Sqrt(v) / c.sqrt_bias_correction2 + c.eps;
-      const F32x8 p = LoadUpTo(parameter + i, lanes) * c.decay - c.step_size * (m / denominator);
+      const F32 g = LoadUpTo(gradient + i, lanes) * c.grad_scale;
+      const F32 m = LoadUpTo(first_moment + i, lanes) * c.beta1 + g * c.one_minus_beta1;
+      const F32 v = LoadUpTo(second_moment + i, lanes) * c.beta2 + g * g * c.one_minus_beta2;
+      const F32 denominator = Sqrt(v) / c.sqrt_bias_correction2 + c.eps;
+      const F32 p = LoadUpTo(parameter + i, lanes) * c.decay - c.step_size * (m / denominator);
       StoreUpTo(first_moment + i, lanes, m);
       StoreUpTo(second_moment + i, lanes, v);
       StoreUpTo(parameter + i, lanes, p);
@@ -140,5 +147,7 @@ void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* p
     });
   });
 }
+
+template struct VectorKernels<CompiledWidth>;
 
 }  // namespace geopipe::cpu

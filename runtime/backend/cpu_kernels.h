@@ -1,8 +1,9 @@
 // The cpu backend's own kernels, on plain pointers: everything but matrix products. backend.h says what they compute;
 // here rows lie `stride` elements apart, and `threads` is the number of threads to use. Results do not depend on it.
 //
-// The static functions of a struct are templates of the matrices' element type T, float or BFloat16, which the struct's
-// file instantiates at its end.
+// The static functions of a struct are templates of the matrices' element type T, float or BFloat16, and of the width
+// of vectors that they are compiled for: each file is compiled once for each, and instantiates its struct at its end.
+// Results are the same bits for both.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,10 @@
 #include "runtime/tensor/bfloat16.h"
 
 namespace geopipe::cpu {
+
+// Eight floats (AVX2 and FMA on x86-64), sixteen (AVX-512 F, BW, DQ and VL).
+struct Narrow {};
+struct Wide {};
 
 template <class T>
 struct Rows {
@@ -23,7 +28,7 @@ struct Rows {
 
 // cpu_norm.cc. Groups of `width` columns are normalised each by itself; inverse_rms [rows, groups].
 inline constexpr int64_t kNormBlock = 64;
-template <class T>
+template <class T, class Width>
 struct NormKernels {
   static void RmsNorm(int threads, const Rows<const T>& x, int64_t width, const float* weight, float eps,
                       const Rows<T>& y, float* inverse_rms);
@@ -35,7 +40,7 @@ struct NormKernels {
 };
 
 // cpu_attention.cc
-template <class T>
+template <class T, class Width>
 struct AttentionKernels {
   // sign: 1 rotates, -1 rotates back.
   static void Rope(int threads, const Rows<T>& x, const float* cosine, const float* sine, int64_t sequence,
@@ -60,7 +65,7 @@ struct AttentionKernels {
 };
 
 // cpu_elementwise.cc
-template <class T>
+template <class T, class Width>
 struct ElementwiseKernels {
   static void SwiGlu(int threads, const Rows<const T>& gate, const Rows<const T>& up, const Rows<T>& out);
   static void SwiGluGrad(int threads, const Rows<const T>& gate, const Rows<const T>& up, const Rows<const T>& grad_out,
@@ -72,10 +77,6 @@ struct ElementwiseKernels {
 };
 
 inline constexpr int64_t kSumBlock = 4096;
-// Converts float and BFloat16, each to each.
-template <class From, class To>
-void Convert(int threads, const Rows<const From>& from, const Rows<To>& to);
-void Axpy(int threads, int64_t count, float alpha, const float* x, float* y);
 
 // Coefficients computed in fp64 and rounded once, as PyTorch does.
 struct AdamWConstants {
@@ -89,12 +90,19 @@ struct AdamWConstants {
   float eps;
   float step_size;  // lr / bias_correction1
 };
-// compute_weight may be null.
-void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* parameter, const float* gradient,
-           float* first_moment, float* second_moment, BFloat16* compute_weight);
+template <class Width>
+struct VectorKernels {
+  // Converts float and BFloat16, each to each.
+  template <class From, class To>
+  static void Convert(int threads, const Rows<const From>& from, const Rows<To>& to);
+  static void Axpy(int threads, int64_t count, float alpha, const float* x, float* y);
+  // compute_weight may be null.
+  static void AdamW(int threads, int64_t count, const AdamWConstants& constants, float* parameter,
+                    const float* gradient, float* first_moment, float* second_moment, BFloat16* compute_weight);
+};
 
 // cpu_loss.cc
-template <class T>
+template <class T, class Width>
 struct EmbeddingKernels {
   static void Embedding(int threads, const int32_t* tokens, const Rows<const T>& table, int64_t first_row,
                         const Rows<T>& out);
@@ -102,10 +110,13 @@ struct EmbeddingKernels {
                             const Rows<float>& grad_table);
 };
 // row_losses [logits.rows]; max as many, sums [2, as many]. T: of the gradient.
-void CrossEntropyMax(int threads, const Rows<const float>& logits, float* max);
-void CrossEntropySums(int threads, const Rows<float>& logits, const float* max, const int32_t* targets,
-                      int64_t first_class, float* sums);
-template <class T>
+template <class Width>
+struct SlicedLossKernels {
+  static void CrossEntropyMax(int threads, const Rows<const float>& logits, float* max);
+  static void CrossEntropySums(int threads, const Rows<float>& logits, const float* max, const int32_t* targets,
+                               int64_t first_class, float* sums);
+};
+template <class T, class Width>
 struct LossKernels {
   static void CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, float grad_scale,
                            const Rows<T>& gradient, double* row_losses);

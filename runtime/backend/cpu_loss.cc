@@ -13,7 +13,7 @@ constexpr float kNothing = -3.0e38F;
 float RowMax(const float* row, int64_t classes) {
   const int64_t whole = classes / kLanes * kLanes;
   const int64_t rest = classes - whole;
-  F32x8 maxima = rest == 0 ? Splat(kNothing) : LoadPartial(row + whole, rest, kNothing);
+  F32 maxima = rest == 0 ? Splat(kNothing) : LoadPartial(row + whole, rest, kNothing);
   for (int64_t j = 0; j < whole; j += kLanes) {
     maxima = Max(maxima, Load(row + j));
   }
@@ -24,14 +24,14 @@ float RowMax(const float* row, int64_t classes) {
 float ExpRow(float* row, int64_t classes, float shift) {
   const int64_t whole = classes / kLanes * kLanes;
   const int64_t rest = classes - whole;
-  F32x8 sums{};
+  F32 sums{};
   for (int64_t j = 0; j < whole; j += kLanes) {
-    const F32x8 e = Exp(Load(row + j) - shift);
+    const F32 e = Exp(Load(row + j) - shift);
     Store(row + j, e);
     sums += e;
   }
   if (rest != 0) {
-    const F32x8 e = Exp(LoadPartial(row + whole, rest, kNothing) - shift);  // 0 in the lanes that don't exist
+    const F32 e = Exp(LoadPartial(row + whole, rest, kNothing) - shift);  // 0 in the lanes that don't exist
     StorePartial(row + whole, e, rest);
     sums += e;
   }
@@ -64,9 +64,9 @@ int64_t InSlice(int32_t token, int64_t first, int64_t size) {
 
 }  // namespace
 
-template <class T>
-void LossKernels<T>::CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets, float grad_scale,
-                                  const Rows<T>& gradient, double* row_losses) {
+template <class T, class Width>
+void LossKernels<T, Width>::CrossEntropy(int threads, const Rows<float>& logits, const int32_t* targets,
+                                         float grad_scale, const Rows<T>& gradient, double* row_losses) {
   const int64_t classes = logits.columns;
   ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -80,7 +80,8 @@ void LossKernels<T>::CrossEntropy(int threads, const Rows<float>& logits, const 
   });
 }
 
-void CrossEntropyMax(int threads, const Rows<const float>& logits, float* max) {
+template <class Width>
+void SlicedLossKernels<Width>::CrossEntropyMax(int threads, const Rows<const float>& logits, float* max) {
   ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       max[i] = RowMax(logits.Row(i), logits.columns);
@@ -88,8 +89,9 @@ void CrossEntropyMax(int threads, const Rows<const float>& logits, float* max) {
   });
 }
 
-void CrossEntropySums(int threads, const Rows<float>& logits, const float* max, const int32_t* targets,
-                      int64_t first_class, float* sums) {
+template <class Width>
+void SlicedLossKernels<Width>::CrossEntropySums(int threads, const Rows<float>& logits, const float* max,
+                                                const int32_t* targets, int64_t first_class, float* sums) {
   ParallelFor(threads, logits.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       float* row = logits.Row(i);
@@ -100,10 +102,10 @@ void CrossEntropySums(int threads, const Rows<float>& logits, const float* max, 
   });
 }
 
-template <class T>
-void LossKernels<T>::CrossEntropyGrad(int threads, const Rows<const float>& exponentials, const float* max,
-                                      const float* sums, const int32_t* targets, int64_t first_class, float grad_scale,
-                                      const Rows<T>& gradient, double* row_losses) {
+template <class T, class Width>
+void LossKernels<T, Width>::CrossEntropyGrad(int threads, const Rows<const float>& exponentials, const float* max,
+                                             const float* sums, const int32_t* targets, int64_t first_class,
+                                             float grad_scale, const Rows<T>& gradient, double* row_losses) {
   const int64_t rows = exponentials.rows;
   const int64_t classes = exponentials.columns;
   ParallelFor(threads, rows, 1, [&](int64_t begin, int64_t end) {
@@ -115,12 +117,13 @@ void LossKernels<T>::CrossEntropyGrad(int threads, const Rows<const float>& expo
   });
 }
 
-template struct LossKernels<float>;
-template struct LossKernels<BFloat16>;
+template struct SlicedLossKernels<CompiledWidth>;
+template struct LossKernels<float, CompiledWidth>;
+template struct LossKernels<BFloat16, CompiledWidth>;
 
-template <class T>
-void EmbeddingKernels<T>::Embedding(int threads, const int32_t* tokens, const Rows<const T>& table, int64_t first_row,
-                                    const Rows<T>& out) {
+template <class T, class Width>
+void EmbeddingKernels<T, Width>::Embedding(int threads, const int32_t* tokens, const Rows<const T>& table,
+                                           int64_t first_row, const Rows<T>& out) {
   const size_t bytes = static_cast<size_t>(out.columns) * sizeof(T);
   ParallelFor(threads, out.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
@@ -134,9 +137,9 @@ void EmbeddingKernels<T>::Embedding(int threads, const int32_t* tokens, const Ro
   });
 }
 
-template <class T>
-void EmbeddingKernels<T>::EmbeddingGrad(int threads, const int32_t* tokens, const Rows<const T>& grad_out,
-                                        int64_t first_row, const Rows<float>& grad_table) {
+template <class T, class Width>
+void EmbeddingKernels<T, Width>::EmbeddingGrad(int threads, const int32_t* tokens, const Rows<const T>& grad_out,
+                                               int64_t first_row, const Rows<float>& grad_table) {
   // Threads divide the columns, so that every element is a sum in order of the tokens.
   ParallelFor(threads, grad_out.columns, 64, [&](int64_t begin, int64_t end) {
     for (int64_t i = 0; i < grad_out.rows; ++i) {
@@ -153,7 +156,7 @@ void EmbeddingKernels<T>::EmbeddingGrad(int threads, const int32_t* tokens, cons
   });
 }
 
-template struct EmbeddingKernels<float>;
-template struct EmbeddingKernels<BFloat16>;
+template struct EmbeddingKernels<float, CompiledWidth>;
+template struct EmbeddingKernels<BFloat16, CompiledWidth>;
 
 }  // namespace geopipe::cpu

@@ -11,7 +11,7 @@ namespace {
 // Sum over the row of a[j] * b[j], lane by lane.
 template <class T>
 float Dot(const T* a, const T* b, int64_t columns) {
-  F32x8 sum{};
+  F32 sum{};
   int64_t j = 0;
   for (; j + kLanes <= columns; j += kLanes) {
     sum += Load(a + j) * Load(b + j);
@@ -24,7 +24,7 @@ float Dot(const T* a, const T* b, int64_t columns) {
 
 template <class T>
 float WeightedDot(const T* a, const T* b, const float* weight, int64_t columns) {
-  F32x8 sum{};
+  F32 sum{};
   int64_t j = 0;
   for (; j + kLanes <= columns; j += kLanes) {
     sum += Load(a + j) * Load(b + j) * Load(weight + j);
@@ -38,9 +38,9 @@ float WeightedDot(const T* a, const T* b, const float* weight, int64_t columns) 
 
 }  // namespace
 
-template <class T>
-void NormKernels<T>::RmsNorm(int threads, const Rows<const T>& x, int64_t width, const float* weight, float eps,
-                             const Rows<T>& y, float* inverse_rms) {
+template <class T, class Width>
+void NormKernels<T, Width>::RmsNorm(int threads, const Rows<const T>& x, int64_t width, const float* weight, float eps,
+                                    const Rows<T>& y, float* inverse_rms) {
   const int64_t groups = x.columns / width;
   ParallelFor(threads, x.rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin * groups; i < end * groups; ++i) {
@@ -55,10 +55,10 @@ void NormKernels<T>::RmsNorm(int threads, const Rows<const T>& x, int64_t width,
   });
 }
 
-template <class T>
-void NormKernels<T>::RmsNormGrad(int threads, const Rows<const T>& x, int64_t width, const float* weight,
-                                 const float* inverse_rms, const Rows<const T>& grad_y, const Rows<const T>& residual,
-                                 const Rows<T>& grad_x, float* block_sums) {
+template <class T, class Width>
+void NormKernels<T, Width>::RmsNormGrad(int threads, const Rows<const T>& x, int64_t width, const float* weight,
+                                        const float* inverse_rms, const Rows<const T>& grad_y,
+                                        const Rows<const T>& residual, const Rows<T>& grad_x, float* block_sums) {
   // With r = inverse_rms: d/dx of x r w is r (w dy) - x r^3 / width * sum(w dy x), and d/dw is the sum of dy x r.
   const int64_t groups = x.columns / width;
   const int64_t blocks = (x.rows + kNormBlock - 1) / kNormBlock;
@@ -77,9 +77,9 @@ void NormKernels<T>::RmsNormGrad(int threads, const Rows<const T>& x, int64_t wi
         const float r = inverse_rms[i];
         const float projection = r * r * r * WeightedDot(in, dy, weight, width) / static_cast<float>(width);
         ForLanes(0, width, [&](int64_t j, int64_t count) GP_CPU_BODY {
-          const F32x8 value = LoadUpTo(in + j, count);
-          const F32x8 gradient = LoadUpTo(dy + j, count);
-          const F32x8 through = r * LoadUpTo(weight + j, count) * gradient - projection * value;
+          const F32 value = LoadUpTo(in + j, count);
+          const F32 gradient = LoadUpTo(dy + j, count);
+          const F32 through = r * LoadUpTo(weight + j, count) * gradient - projection * value;
           StoreUpTo(sums + j, count, LoadUpTo(sums + j, count) + gradient * value * r);
           StoreUpTo(out + j, count, add == nullptr ? through : LoadUpTo(add + j, count) + through);
         });
@@ -88,7 +88,7 @@ void NormKernels<T>::RmsNormGrad(int threads, const Rows<const T>& x, int64_t wi
   });
 }
 
-template struct NormKernels<float>;
-template struct NormKernels<BFloat16>;
+template struct NormKernels<float, CompiledWidth>;
+template struct NormKernels<BFloat16, CompiledWidth>;
 
 }  // namespace geopipe::cpu

@@ -1,52 +1,120 @@
-// Eight fp32 lanes on the compiler's vector extension, loaded from and stored to fp32 or bf16. Lanes are explicit, not
-// auto-vectorised reductions: a sum has the order written here, whatever the alignment of the data.
+// Sixteen fp32 lanes on the compiler's vector extension, loaded from and stored to fp32 or bf16: one vector of AVX-512
+// or two of AVX2. Lanes are explicit, not auto-vectorised reductions: a sum has the order written here, whatever the
+// width of the processor's vectors and the alignment of the data.
 //
-// Only for the cpu_*.cc kernel files, which are compiled for AVX2 and include nothing that other files share.
+// Only for the cpu_*.cc kernel files, which are compiled once for each width and include nothing that other files
+// share.
 #pragma once
 
 #include <cstdint>
 #include <cstring>
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
 
+#include "runtime/backend/cpu_kernels.h"
 #include "runtime/tensor/bfloat16.h"
 
 namespace geopipe::cpu {
 
-using F32x8 = float __attribute__((vector_size(32)));
-using I32x8 = int32_t __attribute__((vector_size(32)));
-using U32x8 = uint32_t __attribute__((vector_size(32)));
-using U16x8 = uint16_t __attribute__((vector_size(16)));
-inline constexpr int64_t kLanes = 8;
+// Types of the two compilations have different names.
+#if defined(__AVX512F__)
+inline namespace wide {
+inline constexpr int64_t kVectorBytes = 64;
+using CompiledWidth = Wide;
+#else
+inline namespace narrow {
+inline constexpr int64_t kVectorBytes = 32;
+using CompiledWidth = Narrow;
+#endif
+
+using FloatVector = float __attribute__((vector_size(kVectorBytes)));
+using Int32Vector = int32_t __attribute__((vector_size(kVectorBytes)));
+using Uint32Vector = uint32_t __attribute__((vector_size(kVectorBytes)));
+using Uint16Vector = uint16_t __attribute__((vector_size(kVectorBytes / 2)));
+
+inline constexpr int64_t kLanes = 16;
+inline constexpr int64_t kVectorLanes = kVectorBytes / 4;
+inline constexpr int64_t kVectors = kLanes / kVectorLanes;
 
 #define GP_CPU_INLINE static inline __attribute__((always_inline))
 #define GP_CPU_BODY __attribute__((always_inline))
 
-GP_CPU_INLINE F32x8 Splat(float value) { return F32x8{} + value; }
+struct F32 {
+  FloatVector part[kVectors];
+
+  float operator[](int64_t lane) const { return part[lane / kVectorLanes][lane % kVectorLanes]; }
+};
+
+// Applies `f` to the parts.
+template <class F>
+GP_CPU_INLINE F32 Each(const F& f) {
+  F32 result;
+  for (int64_t i = 0; i < kVectors; ++i) {
+    result.part[i] = f(i);
+  }
+  return result;
+}
+
+GP_CPU_INLINE F32 Splat(float value) {
+  return Each([&](int64_t) GP_CPU_BODY { return FloatVector{} + value; });
+}
+
+GP_CPU_INLINE F32 operator+(F32 a, F32 b) {
+  return Each([&](int64_t i) GP_CPU_BODY { return a.part[i] + b.part[i]; });
+}
+GP_CPU_INLINE F32 operator-(F32 a, F32 b) {
+  return Each([&](int64_t i) GP_CPU_BODY { return a.part[i] - b.part[i]; });
+}
+GP_CPU_INLINE F32 operator*(F32 a, F32 b) {
+  return Each([&](int64_t i) GP_CPU_BODY { return a.part[i] * b.part[i]; });
+}
+GP_CPU_INLINE F32 operator/(F32 a, F32 b) {
+  return Each([&](int64_t i) GP_CPU_BODY { return a.part[i] / b.part[i]; });
+}
+GP_CPU_INLINE F32 operator-(F32 a) {
+  return Each([&](int64_t i) GP_CPU_BODY { return -a.part[i]; });
+}
+GP_CPU_INLINE F32 operator+(F32 a, float b) { return a + Splat(b); }
+GP_CPU_INLINE F32 operator+(float a, F32 b) { return Splat(a) + b; }
+GP_CPU_INLINE F32 operator-(F32 a, float b) { return a - Splat(b); }
+GP_CPU_INLINE F32 operator-(float a, F32 b) { return Splat(a) - b; }
+GP_CPU_INLINE F32 operator*(F32 a, float b) { return a * Splat(b); }
+GP_CPU_INLINE F32 operator*(float a, F32 b) { return Splat(a) * b; }
+GP_CPU_INLINE F32 operator/(float a, F32 b) { return Splat(a) / b; }
+GP_CPU_INLINE F32 operator/(F32 a, float b) { return a / Splat(b); }
+GP_CPU_INLINE F32& operator+=(F32& a, F32 b) { return a = a + b; }
 
 // Memory is accessed by memcpy alone: a row of bf16 may be written over the fp32 row that it is converted from.
-GP_CPU_INLINE F32x8 Load(const float* from) {
-  F32x8 result;
+GP_CPU_INLINE F32 Load(const float* from) {
+  F32 result;
   std::memcpy(&result, from, sizeof(result));
   return result;
 }
 
-GP_CPU_INLINE F32x8 Load(const BFloat16* from) {
-  U16x8 bits;
-  std::memcpy(&bits, from, sizeof(bits));
-  const U32x8 wide = __builtin_convertvector(bits, U32x8) << 16;
-  F32x8 result;
-  std::memcpy(&result, &wide, sizeof(result));
-  return result;
+GP_CPU_INLINE F32 Load(const BFloat16* from) {
+  return Each([&](int64_t i) GP_CPU_BODY {
+    Uint16Vector bits;
+    std::memcpy(&bits, from + i * kVectorLanes, sizeof(bits));
+    const Uint32Vector wide_bits = __builtin_convertvector(bits, Uint32Vector) << 16;
+    FloatVector result;
+    std::memcpy(&result, &wide_bits, sizeof(result));
+    return result;
+  });
 }
 
-GP_CPU_INLINE void Store(float* to, F32x8 value) { std::memcpy(to, &value, sizeof(value)); }
+GP_CPU_INLINE void Store(float* to, F32 value) { std::memcpy(to, &value, sizeof(value)); }
 
 // Rounds to nearest, ties to even; a NaN stays a (quiet) NaN.
-GP_CPU_INLINE void Store(BFloat16* to, F32x8 value) {
-  U32x8 bits;
-  std::memcpy(&bits, &value, sizeof(bits));
-  const U32x8 rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
-  const U16x8 narrow = __builtin_convertvector(value == value ? rounded : (bits >> 16) | 0x40U, U16x8);
-  std::memcpy(to, &narrow, sizeof(narrow));
+GP_CPU_INLINE void Store(BFloat16* to, F32 value) {
+  for (int64_t i = 0; i < kVectors; ++i) {
+    const FloatVector x = value.part[i];
+    Uint32Vector bits;
+    std::memcpy(&bits, &x, sizeof(bits));
+    const Uint32Vector rounded = (bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16;
+    const Uint16Vector narrow_bits = __builtin_convertvector(x == x ? rounded : (bits >> 16) | 0x40U, Uint16Vector);
+    std::memcpy(to + i * kVectorLanes, &narrow_bits, sizeof(narrow_bits));
+  }
 }
 
 GP_CPU_INLINE float LoadOne(const float* from) {
@@ -58,39 +126,37 @@ GP_CPU_INLINE float LoadOne(const float* from) {
 GP_CPU_INLINE float LoadOne(const BFloat16* from) {
   uint16_t bits = 0;
   std::memcpy(&bits, from, sizeof(bits));
-  const uint32_t wide = uint32_t{bits} << 16;
+  const uint32_t wide_bits = uint32_t{bits} << 16;
   float result = 0;
-  std::memcpy(&result, &wide, sizeof(result));
+  std::memcpy(&result, &wide_bits, sizeof(result));
   return result;
 }
 
-// The first `count` lanes, 0 < count < kLanes; the others are `fill`.
+// The first `count` lanes, 0 <= count < kLanes; the others are `fill`.
 template <class T>
-GP_CPU_INLINE F32x8 LoadPartial(const T* from, int64_t count, float fill) {
-  F32x8 result = Splat(fill);
-  for (int64_t i = 0; i < count; ++i) {
-    result[i] = LoadOne(from + i);
+GP_CPU_INLINE F32 LoadPartial(const T* from, int64_t count, float fill) {
+  float lanes[kLanes];
+  for (int64_t i = 0; i < kLanes; ++i) {
+    lanes[i] = i < count ? LoadOne(from + i) : fill;
   }
-  return result;
+  return Load(lanes);
 }
 
 template <class T>
-GP_CPU_INLINE void StorePartial(T* to, F32x8 value, int64_t count) {
+GP_CPU_INLINE void StorePartial(T* to, F32 value, int64_t count) {
   T lanes[kLanes];
   Store(lanes, value);
-  for (int64_t i = 0; i < count && i < kLanes; ++i) {
-    std::memcpy(to + i, lanes + i, sizeof(T));
-  }
+  std::memcpy(to, lanes, static_cast<size_t>(count) * sizeof(T));
 }
 
 // `count` lanes, 0 < count <= kLanes; the others are 0.
 template <class T>
-GP_CPU_INLINE F32x8 LoadUpTo(const T* from, int64_t count) {
+GP_CPU_INLINE F32 LoadUpTo(const T* from, int64_t count) {
   return count == kLanes ? Load(from) : LoadPartial(from, count, 0);
 }
 
 template <class T>
-GP_CPU_INLINE void StoreUpTo(T* to, int64_t count, F32x8 value) {
+GP_CPU_INLINE void StoreUpTo(T* to, int64_t count, F32 value) {
   if (count == kLanes) {
     Store(to, value);
   } else {
@@ -111,54 +177,85 @@ GP_CPU_INLINE void ForLanes(int64_t begin, int64_t end, const Body& body) {
   }
 }
 
-GP_CPU_INLINE float Sum(F32x8 x) { return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7])); }
-
-GP_CPU_INLINE F32x8 Sqrt(F32x8 x) {
-#if defined(__AVX__)
-  return __builtin_ia32_sqrtps256(x);
-#else
-  for (int64_t i = 0; i < kLanes; ++i) {
-    x[i] = __builtin_sqrtf(x[i]);
-  }
-  return x;
-#endif
+// The first `count` lanes; zero in the others.
+GP_CPU_INLINE F32 FirstLanes(F32 x, int64_t count) {
+  float lanes[kLanes];
+  Store(lanes, x);
+  return LoadPartial(lanes, count, 0);
 }
 
-GP_CPU_INLINE F32x8 Max(F32x8 a, F32x8 b) { return a > b ? a : b; }
+// Folds the lanes as a tree: 16 to 8, 4, 2, 1.
+template <class Fold>
+GP_CPU_INLINE float FoldLanes(F32 x, const Fold& fold) {
+#if defined(__AVX512F__)
+  const auto eight = fold(__builtin_shufflevector(x.part[0], x.part[0], 0, 1, 2, 3, 4, 5, 6, 7),
+                          __builtin_shufflevector(x.part[0], x.part[0], 8, 9, 10, 11, 12, 13, 14, 15));
+#else
+  const auto eight = fold(x.part[0], x.part[1]);
+#endif
+  const auto four =
+      fold(__builtin_shufflevector(eight, eight, 0, 1, 2, 3), __builtin_shufflevector(eight, eight, 4, 5, 6, 7));
+  return fold(fold(four[0], four[2]), fold(four[1], four[3]));
+}
 
-GP_CPU_INLINE float Max(F32x8 x) {
-  float result = x[0];
-  for (int64_t i = 1; i < kLanes; ++i) {
-    result = x[i] > result ? x[i] : result;
-  }
-  return result;
+GP_CPU_INLINE float Sum(F32 x) {
+  return FoldLanes(x, [](auto a, auto b) GP_CPU_BODY { return a + b; });
+}
+
+GP_CPU_INLINE F32 Sqrt(F32 x) {
+  return Each([&](int64_t i) GP_CPU_BODY {
+#if defined(__AVX512F__)
+    return (FloatVector)_mm512_maskz_sqrt_ps(0xffff, (__m512)x.part[i]);
+#elif defined(__AVX2__)
+    return (FloatVector)_mm256_sqrt_ps((__m256)x.part[i]);
+#else
+    FloatVector value = x.part[i];
+    for (int64_t lane = 0; lane < kVectorLanes; ++lane) {
+      value[lane] = __builtin_sqrtf(value[lane]);
+    }
+    return value;
+#endif
+  });
+}
+
+GP_CPU_INLINE F32 Max(F32 a, F32 b) {
+  return Each([&](int64_t i) GP_CPU_BODY { return a.part[i] > b.part[i] ? a.part[i] : b.part[i]; });
+}
+
+GP_CPU_INLINE float Max(F32 x) {
+  return FoldLanes(x, [](auto a, auto b) GP_CPU_BODY { return b > a ? b : a; });
 }
 
 // e^x with a relative error below 2e-7; 0 below -87.3, the largest finite value's neighbourhood above 88.3.
 // x = n ln 2 + r with |r| <= ln(2) / 2; e^r by its Taylor polynomial of degree 7, 2^n by the exponent bits.
-GP_CPU_INLINE F32x8 Exp(F32x8 x) {
+GP_CPU_INLINE F32 Exp(F32 argument) {
   constexpr float kLowest = -87.3F;
   constexpr float kHighest = 88.3F;
-  const I32x8 underflow = x < kLowest;
-  x = x < kLowest ? Splat(kLowest) : x;
-  x = x > kHighest ? Splat(kHighest) : x;
   constexpr float kRoundToInteger = 12582912.0F;  // 1.5 * 2^23: adding it leaves no fraction bits
-  const F32x8 n = (x * 1.44269504F + kRoundToInteger) - kRoundToInteger;
-  const F32x8 r = (x - n * 0.693359375F) - n * -2.12194440e-4F;  // ln 2 in two parts: n * the first is exact
-  F32x8 p = Splat(1.0F / 5040.0F);
-  p = p * r + 1.0F / 720.0F;
-  p = p * r + 1.0F / 120.0F;
-  p = p * r + 1.0F / 24.0F;
-  p = p * r + 1.0F / 6.0F;
-  p = p * r + 0.5F;
-  p = p * r + 1.0F;
-  p = p * r + 1.0F;
-  // Unsigned, because a NaN's integer overflows; the result is NaN all the same.
-  const U32x8 exponent = ((U32x8) __builtin_convertvector(n, I32x8) + 127U) << 23;
-  F32x8 power;
-  std::memcpy(&power, &exponent, sizeof(power));
-  const F32x8 result = p * power;
-  return underflow ? Splat(0.0F) : result;
+  return Each([&](int64_t i) GP_CPU_BODY {
+    FloatVector x = argument.part[i];
+    const Int32Vector underflow = x < kLowest;
+    x = x < kLowest ? FloatVector{} + kLowest : x;
+    x = x > kHighest ? FloatVector{} + kHighest : x;
+    const FloatVector n = (x * 1.44269504F + kRoundToInteger) - kRoundToInteger;
+    const FloatVector r = (x - n * 0.693359375F) - n * -2.12194440e-4F;  // ln 2 in two parts: n * the first is exact
+    FloatVector p = FloatVector{} + 1.0F / 5040.0F;
+    p = p * r + 1.0F / 720.0F;
+    p = p * r + 1.0F / 120.0F;
+    p = p * r + 1.0F / 24.0F;
+    p = p * r + 1.0F / 6.0F;
+    p = p * r + 0.5F;
+    p = p * r + 1.0F;
+    p = p * r + 1.0F;
+    // Unsigned, because a NaN's integer overflows; the result is NaN all the same.
+    const Uint32Vector exponent = ((Uint32Vector) __builtin_convertvector(n, Int32Vector) + 127U) << 23;
+    FloatVector power;
+    std::memcpy(&power, &exponent, sizeof(power));
+    const FloatVector result = p * power;
+    return underflow ? FloatVector{} : result;
+  });
 }
+
+}  // namespace wide, narrow
 
 }  // namespace geopipe::cpu

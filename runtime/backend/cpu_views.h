@@ -10,13 +10,27 @@
 
 namespace geopipe {
 
-// Calls kernel(T()) with the type of the elements. Unimplemented when the kernels do not compute in it.
+// Calls kernel(W()) with the widest vectors that the processor has.
+template <class Kernel>
+void WithWidth(const Kernel& kernel) {
+#if defined(__x86_64__)
+  static const bool wide = __builtin_cpu_supports("avx512f") != 0 && __builtin_cpu_supports("avx512bw") != 0 &&
+                           __builtin_cpu_supports("avx512dq") != 0 && __builtin_cpu_supports("avx512vl") != 0;
+  if (wide) {
+    kernel(cpu::Wide());
+    return;
+  }
+#endif
+  kernel(cpu::Narrow());
+}
+
+// Calls kernel(T(), W()) with the type of the elements. Unimplemented when the kernels do not compute in it.
 template <class Kernel>
 absl::Status WithElements(DType dtype, const Kernel& kernel) {
   if (dtype == DType::kFp32) {
-    kernel(float());
+    WithWidth([&]<class W>(W width) { kernel(float(), width); });
   } else if (dtype == DType::kBf16) {
-    kernel(BFloat16());
+    WithWidth([&]<class W>(W width) { kernel(BFloat16(), width); });
   } else {
     return absl::UnimplementedError(
         fmt::format("the cpu backend does not compute in {}; use fp32 or bf16", DTypeName(dtype)));

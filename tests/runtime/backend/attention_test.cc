@@ -71,7 +71,9 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
   const auto shape =
       GENERATE(AttentionShape{1, 1, 1, 1, 2}, AttentionShape{2, 7, 4, 2, 6}, AttentionShape{2, 64, 2, 2, 8},
-               AttentionShape{1, 65, 3, 1, 16}, AttentionShape{1, 200, 4, 2, 10}, AttentionShape{1, 1100, 2, 1, 8});
+               AttentionShape{1, 65, 3, 1, 16}, AttentionShape{1, 200, 4, 2, 10}, AttentionShape{1, 1100, 2, 1, 8},
+               AttentionShape{1, 1, 1, 1, 32}, AttentionShape{2, 33, 4, 2, 32}, AttentionShape{1, 300, 2, 2, 96},
+               AttentionShape{1, 576, 2, 1, 64}, AttentionShape{1, 1061, 1, 1, 128});
   const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const int64_t tokens = shape.batch * shape.sequence;
   const int64_t width = shape.heads * shape.head_dim;
