@@ -3,6 +3,7 @@
 #include <catch2/catch.hpp>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <string>
 
 #include "runtime/data/samples/training_data.h"
@@ -80,7 +81,7 @@ TEST_CASE("two tensor ranks, two replicas and two stages agree with PyTorch over
 }
 
 // The learning rate stays constant, and there are enough iterations to learn in.
-TEST_CASE("in bf16 a grid learns like in fp32, within 2 % over 100 iterations, and with the same bits in every run") {
+TEST_CASE("in bf16 a grid learns like in fp32, within 1 % over 100 iterations, and with the same bits in every run") {
   const std::string folder = std::string(GEOPIPE_SOURCE_DIR) + "/tests/golden/engine/";
   GridOptions options;
   options.model = *ReadHfConfig(folder + "untied");
@@ -111,9 +112,13 @@ TEST_CASE("in bf16 a grid learns like in fp32, within 2 % over 100 iterations, a
   options.precision = Precision::kBf16;
   const GridResult bf16 = TrainGrid(options);
   REQUIRE(bf16.status.ok());
-  for (size_t i = 0; i < fp32.losses.size(); ++i) {
-    INFO("iteration " << i);
-    CHECK(bf16.losses[i] == Approx(fp32.losses[i]).epsilon(0.02));
+  // Means of ten: a single iteration's loss may differ more, since the two runs see a batch with other weights.
+  for (size_t i = 0; i < fp32.losses.size(); i += 10) {
+    INFO("iterations from " << i);
+    const auto mean = [&](const std::vector<double>& losses) {
+      return std::accumulate(losses.begin() + i, losses.begin() + i + 10, 0.0) / 10;
+    };
+    CHECK(mean(bf16.losses) == Approx(mean(fp32.losses)).epsilon(0.01));
   }
   CHECK(bf16.losses != fp32.losses);
   CHECK((kSanitized || fp32.losses.back() < 0.9 * fp32.losses.front()));
