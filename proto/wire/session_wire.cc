@@ -57,6 +57,7 @@ absl::Status ValidatePrepared(const v1::PreparedReport& message) {
   GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxAddressBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 0, kMaxThreads));
+  GP_RETURN_IF_ERROR(CheckText("instructions", message.instructions(), wire::kMaxNameBytes));
   return CheckRange("data_bytes", message.data_bytes(), 0, kMaxInt64);
 }
 

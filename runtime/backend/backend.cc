@@ -43,6 +43,10 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind) {
   return MakeHostDevice();
 }
 
+std::string_view InstructionsOf(BackendKind kind) {
+  return kind == BackendKind::kCpu ? cpu::ProductInstructions() : std::string_view();
+}
+
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator) {
   GP_RETURN_IF_ERROR(CheckBuilt(kind));
   GP_CHECK(kind == BackendKind::kCpu, "no kernels of the {} backend", BackendKindName(kind));

@@ -256,6 +256,10 @@ absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind);
 // REQUIRES: the kind computes.
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator);
 
+// The processor's instructions that the kind's products run on here: where they differ, so may the last bits of results
+// (own kernels' bits do not depend on them). Empty for a kind that does not compute.
+std::string_view InstructionsOf(BackendKind kind);
+
 // Reads OMP_NUM_THREADS, by which the worker is told its share of the processors; 1 when unset. InvalidArgument when it
 // is not a number from 1 to 1024.
 absl::StatusOr<int> ThreadsFromEnvironment();

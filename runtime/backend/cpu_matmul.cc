@@ -171,6 +171,16 @@ Bf16Products BestBf16Products() {
   return Has(dnnl::cpu_isa::avx512_core_bf16) ? Bf16Products::kNative : Bf16Products::kConverted;
 }
 
+std::string_view ProductInstructions() {
+  LimitInstructions();
+  constexpr std::pair<dnnl::cpu_isa, std::string_view> kNames[] = {
+      {dnnl::cpu_isa::avx512_core_amx, "AMX"},           {dnnl::cpu_isa::avx512_core_bf16, "AVX-512 BF16"},
+      {dnnl::cpu_isa::avx512_core_vnni, "AVX-512 VNNI"}, {dnnl::cpu_isa::avx512_core, "AVX-512"},
+      {dnnl::cpu_isa::avx2_vnni, "AVX2 VNNI"},           {dnnl::cpu_isa::avx2, "AVX2"}};
+  const auto* const found = std::ranges::find_if(kNames, [](const auto& name) { return Has(name.first); });
+  return found == std::end(kNames) ? "generic" : found->second;
+}
+
 MatMulCache::MatMulCache(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 MatMulCache::~MatMulCache() = default;
@@ -184,10 +194,12 @@ absl::StatusOr<std::unique_ptr<MatMulCache>> MatMulCache::Create(int threads, Bf
   }
 }
 
+bool MatMulCache::UsesAmx() const { return state_->uses_amx && state_->bf16_products == Bf16Products::kNative; }
+
 absl::Status MatMulCache::Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
                               const MatrixView& c) {
   const Extents extents = ExtentsOf(product, a, b, c);
-  GP_RETURN_IF_ERROR(WithElements(a.dtype, [](auto) {}));
+  GP_RETURN_IF_ERROR(WithElements(a.dtype, [](auto, auto) {}));
   GP_CHECK(a.dtype == b.dtype && (c.dtype == a.dtype || c.dtype == DType::kFp32), "{} * {} to {}", DTypeName(a.dtype),
            DTypeName(b.dtype), DTypeName(c.dtype));
   GP_CHECK(addend.row.data == nullptr || addend.row.size == c.columns, "a row of {} to {} columns", addend.row.size,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string_view>
 
 #include "runtime/backend/backend.h"
 
@@ -20,6 +21,9 @@ enum class Bf16Products : uint8_t {
 // Returns kNative where the processor has such instructions (AVX512_BF16, or AMX that works). On others oneDNN either
 // has no bf16 products or makes them three times slower than those of fp32.
 Bf16Products BestBf16Products();
+
+// The widest instructions that products use: "AVX2", "AVX-512", "AVX-512 BF16", "AMX".
+std::string_view ProductInstructions();
 
 // Runs on exactly `threads` OpenMP threads; where k is long and m and n are short, oneDNN divides k among them, so that
 // a result's last bits depend on their number.
@@ -38,6 +42,9 @@ class MatMulCache {
   MatMulCache(const MatMulCache&) = delete;
   MatMulCache& operator=(const MatMulCache&) = delete;
   ~MatMulCache();
+
+  // True when products of bf16 run on AMX tiles.
+  bool UsesAmx() const;
 
   // See Backend::MatMul. Unimplemented: the operands are neither fp32 nor bf16. Internal: oneDNN's own error.
   absl::Status Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,

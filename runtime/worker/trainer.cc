@@ -195,6 +195,7 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
   report.set_rank(job_->rank());
   report.set_address(job_->address());
   report.set_threads(job_->threads());
+  report.set_instructions(std::string(job_->instructions()));
   report.set_data_bytes(job_->fingerprint().bytes);
   report.set_data_checksum(job_->fingerprint().checksum);
   LogInfo("prepared rank {} of epoch {} from iteration {}: {} bytes of memory in use", job_->rank(), epoch,

@@ -185,7 +185,7 @@ absl::Status JobRun::RestoreEpoch(StoredJob stored) {
     GP_ASSIGN_OR_RETURN(epoch_->from_checkpoint, FromProto(epoch.from_checkpoint()));
   }
   checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length, job_.checkpoint.replicate > 0);
-  rollout_ = PlanRollout(epoch.number(), WorkersOf(members_), epoch.committed());
+  rollout_ = PlanRollout(epoch.number(), plan_->plan.grid, WorkersOf(members_), epoch.committed());
   if (stored.next_iteration < FirstIteration()) {
     stored.iterations.clear();  // of a run that did not get as far
   }

@@ -140,7 +140,7 @@ Reaction JobRun::Decide() {
     worker.finished = worker.failed = false;  // the failure that parked it belongs to the previous epoch
     worker.slow_action.clear();
   }
-  rollout_ = PlanRollout(epoch_->number, std::move(ranks));
+  rollout_ = PlanRollout(epoch_->number, plan_->plan.grid, std::move(ranks));
   MarkIdle();
   iterations_.BeginEpoch(epoch_->number, epoch_->first_iteration);
   checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length, job_.checkpoint.replicate > 0);

@@ -202,8 +202,10 @@ Reaction JobRun::OnCommitted(Worker& worker, const WorkerKey& key, const v1::Wor
   if (!*all) {
     return {};
   }
+  const std::string mixture = rollout_.Mixture();
   return Reaction::MoveTo(v1::JOB_STATE_RUNNING,
-                          fmt::format("all {} ranks have committed epoch {}", members_.size(), epoch_->number));
+                          fmt::format("all {} ranks have committed epoch {}{}{}", members_.size(), epoch_->number,
+                                      mixture.empty() ? "" : "; ", mixture));
 }
 
 // A rank that has committed begins at once, so its first reports may overtake the last CommittedReport.

@@ -10,12 +10,14 @@
 
 namespace geopipe {
 
-PlanRollout::PlanRollout(uint64_t epoch, std::vector<WorkerKey> workers, bool committed)
+PlanRollout::PlanRollout(uint64_t epoch, const ProcessGrid& grid, std::vector<WorkerKey> workers, bool committed)
     : epoch_(epoch),
+      grid_(grid),
       phase_(committed ? Phase::kCommitted : Phase::kPreparing),
       workers_(std::move(workers)),
       answers_(workers_.size()) {
-  GP_CHECK(!workers_.empty(), "a plan has at least one rank");
+  GP_CHECK(!workers_.empty() && std::ssize(workers_) == grid.size(), "{} workers for {} ranks", workers_.size(),
+           grid.size());
 }
 
 int32_t PlanRollout::RankOf(const WorkerKey& worker) const {
@@ -73,11 +75,13 @@ absl::StatusOr<bool> PlanRollout::OnPrepared(const WorkerKey& worker, uint64_t e
   answer->data_bytes = report.data_bytes();
   answer->data_checksum = report.data_checksum();
   answer->threads = report.threads();
+  answer->instructions = report.instructions();
   if (!Missing().empty()) {
     return false;
   }
   GP_RETURN_IF_ERROR(CheckData());
   GP_RETURN_IF_ERROR(CheckThreads());
+  GP_RETURN_IF_ERROR(CheckInstructions());
   phase_ = Phase::kCommitting;
   for (Answer& each : answers_) {
     each.given = false;
@@ -123,6 +127,34 @@ absl::Status PlanRollout::CheckThreads() const {
                   "devices.threads the same value in the configuration of all agents of the job",
                   DisplayName(workers_.front()), answers_.front().threads,
                   DisplayName(workers_[other - answers_.begin()]), other->threads));
+}
+
+absl::Status PlanRollout::CheckInstructions() const {
+  for (int32_t rank = 0; rank < grid_.size(); ++rank) {
+    const int32_t first = grid_.IndexOf({.pipeline = grid_.At(rank).pipeline});
+    if (answers_[rank].instructions != answers_[first].instructions) {
+      return absl::FailedPreconditionError(fmt::format(
+          "{} computes on {} and {} on {}, so that replicas of a stage would round differently and drift apart; place "
+          "the tensor and data ranks of a stage on nodes with the same kind of processor, or set ONEDNN_MAX_CPU_ISA to "
+          "what all have in the environment of all agents",
+          DisplayName(workers_[first]), answers_[first].instructions, DisplayName(workers_[rank]),
+          answers_[rank].instructions));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string PlanRollout::Mixture() const {
+  for (int32_t pipeline = 1; pipeline < grid_.pipeline; ++pipeline) {
+    const int32_t rank = grid_.IndexOf({.pipeline = pipeline});
+    if (answers_[rank].instructions != answers_.front().instructions) {
+      return fmt::format(
+          "{} computes on {} and {} on {}: losses repeat to the bit only while layers stay on such processors",
+          DisplayName(workers_.front()), answers_.front().instructions, DisplayName(workers_[rank]),
+          answers_[rank].instructions);
+    }
+  }
+  return "";
 }
 
 }  // namespace geopipe

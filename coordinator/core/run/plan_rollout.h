@@ -11,6 +11,7 @@
 
 #include "coordinator/core/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
+#include "optimizer/model/process_grid.h"
 
 namespace geopipe {
 
@@ -19,8 +20,9 @@ class PlanRollout {
   enum class Phase : uint8_t { kPreparing, kCommitting, kCommitted };
 
   PlanRollout() = default;
-  // `workers[r]` is rank r. REQUIRES: at least one. `committed`: by all, in an earlier life of the coordinator.
-  PlanRollout(uint64_t epoch, std::vector<WorkerKey> workers, bool committed = false);
+  // `workers[r]` is rank r of the grid. REQUIRES: as many as it has. `committed`: by all, in an earlier life of the
+  // coordinator.
+  PlanRollout(uint64_t epoch, const ProcessGrid& grid, std::vector<WorkerKey> workers, bool committed = false);
 
   uint64_t epoch() const { return epoch_; }
   Phase phase() const { return phase_; }
@@ -32,9 +34,13 @@ class PlanRollout {
   // Addresses of all ranks. REQUIRES: phase() is past kPreparing.
   std::vector<v1::Peer> Peers() const;
 
+  // Says which stages compute on other instructions than the first; empty when none does. REQUIRES: as Peers().
+  std::string Mixture() const;
+
   // True when the answer completed the phase. FailedPrecondition when two ranks have read different training data, or
   // compute with different numbers of threads (sums would be split differently, and a run could not be repeated to the
-  // bit); InvalidArgument when the answer is for a rank that the worker was not given.
+  // bit), or when tensor or data ranks of a stage compute on different instructions (replicas would drift apart);
+  // InvalidArgument when the answer is for a rank that the worker was not given.
   absl::StatusOr<bool> OnPrepared(const WorkerKey& worker, uint64_t epoch, const v1::PreparedReport& report);
   absl::StatusOr<bool> OnCommitted(const WorkerKey& worker, uint64_t epoch, const v1::CommittedReport& report);
 
@@ -45,13 +51,16 @@ class PlanRollout {
     int64_t data_bytes = 0;
     uint64_t data_checksum = 0;
     int32_t threads = 0;
+    std::string instructions;
   };
 
   absl::StatusOr<bool> Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t rank, Answer** answer);
   absl::Status CheckData() const;
   absl::Status CheckThreads() const;
+  absl::Status CheckInstructions() const;
 
   uint64_t epoch_ = 0;
+  ProcessGrid grid_;
   Phase phase_ = Phase::kPreparing;
   std::vector<WorkerKey> workers_;
   std::vector<Answer> answers_;

@@ -230,6 +230,24 @@ TEST_CASE("ranks that read data must have read the same") {
   CHECK(f.CauseOf("tiny").find("north/n0/0 and west/n0/0 read different training data") == 0);
 }
 
+TEST_CASE("stages may compute on different instructions, which is said") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  const char* const instructions[] = {"AMX", "AMX", "AVX2"};
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    v1::WorkerReport report = PreparedReportOf(rank, 1, 7);
+    report.mutable_prepared()->set_instructions(instructions[rank]);
+    f.Answer(f.sites[rank], report);
+  }
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    f.Answer(f.sites[rank], CommittedReportOf(rank, 1));
+  }
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.CauseOf("tiny") ==
+        "all 3 ranks have committed epoch 1; north/n0/0 computes on AMX and west/n0/0 on AVX2: losses repeat to the "
+        "bit only while layers stay on such processors");
+}
+
 TEST_CASE("all ranks must compute with the same number of threads") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_DEPLOYING);

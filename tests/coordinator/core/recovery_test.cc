@@ -143,8 +143,8 @@ void AnswerReplicas(Federation& f, const std::function<v1::WorkerReport(int32_t 
   }
 }
 
-TEST_CASE("a lost replica is given the state by the other one, also when the coordinator is restarted meanwhile") {
-  Federation f(Federation::RecoveringOptions());
+// Applies the job with two replicas of each of three stages, as far as its plan.
+void PlanReplicas(Federation& f) {
   for (const std::string& site : f.sites) {
     f.Register(site, 1, {}, 2);
   }
@@ -163,6 +163,24 @@ TEST_CASE("a lost replica is given the state by the other one, also when the coo
     return measured;
   });
   f.PlanNow();
+}
+
+TEST_CASE("replicas of a stage must compute on the same instructions") {
+  Federation f(Federation::RecoveringOptions());
+  PlanReplicas(f);
+  AnswerReplicas(f, [](int32_t rank) {
+    v1::WorkerReport report = PreparedReportOf(rank, 1);
+    report.mutable_prepared()->set_instructions(rank == 3 ? "AVX2" : "AMX");
+    return report;
+  });
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.CauseOf("tiny").find("east/n0/0 computes on AMX and east/n0/1 on AVX2, so that replicas of a stage would") ==
+        0);
+}
+
+TEST_CASE("a lost replica is given the state by the other one, also when the coordinator is restarted meanwhile") {
+  Federation f(Federation::RecoveringOptions());
+  PlanReplicas(f);
   AnswerReplicas(f, [](int32_t rank) { return PreparedReportOf(rank, 1); });
   AnswerReplicas(f, [](int32_t rank) { return CommittedReportOf(rank, 1); });
   for (const int64_t iteration : {0, 1}) {
