@@ -151,6 +151,10 @@ class Backend {
  public:
   virtual ~Backend() = default;
 
+  // While on, kernels check their arguments and make what they keep between calls (primitives, workspace), but compute
+  // nothing.
+  virtual void RunDry(bool on) = 0;
+
   // Sets the bytes to 0, and with them elements of any type to zero.
   virtual absl::Status ZeroBytes(std::byte* data, int64_t bytes) = 0;
   absl::Status Zero(VectorView<float> values) {

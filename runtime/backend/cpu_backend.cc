@@ -40,8 +40,15 @@ absl::StatusOr<std::unique_ptr<CpuBackend>> CpuBackend::Create(int threads, Allo
   return std::unique_ptr<CpuBackend>(new CpuBackend(threads, allocator, std::move(products)));
 }
 
+void CpuBackend::RunDry(bool on) {
+  dry_ = on;
+  products_->RunDry(on);
+}
+
 absl::Status CpuBackend::ZeroBytes(std::byte* data, int64_t bytes) {
-  std::memset(data, 0, static_cast<size_t>(bytes));
+  if (!dry_) {
+    std::memset(data, 0, static_cast<size_t>(bytes));
+  }
   return absl::OkStatus();
 }
 
@@ -53,7 +60,7 @@ absl::Status CpuBackend::MatMul(Product product, const ConstMatrixView& a, const
 absl::Status CpuBackend::Embedding(VectorView<const int32_t> tokens, const ConstMatrixView& table, int64_t first_row,
                                    const MatrixView& out) {
   GP_CHECK(tokens.size == out.rows && table.columns == out.columns);
-  return WithElements(table.dtype, [&]<class T, class W>(T, W) {
+  return Launch(table.dtype, [&]<class T, class W>(T, W) {
     cpu::EmbeddingKernels<T, W>::Embedding(threads_, tokens.data, ToRows<T>(table), first_row, ToRows<T>(out));
   });
 }
@@ -61,7 +68,7 @@ absl::Status CpuBackend::Embedding(VectorView<const int32_t> tokens, const Const
 absl::Status CpuBackend::EmbeddingGrad(VectorView<const int32_t> tokens, const ConstMatrixView& grad_out,
                                        int64_t first_row, const MatrixView& grad_table) {
   GP_CHECK(tokens.size == grad_out.rows && grad_table.columns == grad_out.columns);
-  return WithElements(grad_out.dtype, [&]<class T, class W>(T, W) {
+  return Launch(grad_out.dtype, [&]<class T, class W>(T, W) {
     cpu::EmbeddingKernels<T, W>::EmbeddingGrad(threads_, tokens.data, ToRows<T>(grad_out), first_row,
                                                ToRows<float>(grad_table));
   });
@@ -71,7 +78,7 @@ absl::Status CpuBackend::RmsNorm(const ConstMatrixView& x, VectorView<const floa
                                  const MatrixView& y, VectorView<float> inverse_rms) {
   CheckSameShape(x, y);
   CheckGroups(x, weight.size, inverse_rms.size);
-  return WithElements(x.dtype, [&]<class T, class W>(T, W) {
+  return Launch(x.dtype, [&]<class T, class W>(T, W) {
     cpu::NormKernels<T, W>::RmsNorm(threads_, ToRows<T>(x), weight.size, weight.data, static_cast<float>(eps),
                                     ToRows<T>(y), inverse_rms.data);
   });
@@ -90,13 +97,13 @@ absl::Status CpuBackend::RmsNormGrad(const ConstMatrixView& x, VectorView<const 
   }
   const int64_t blocks = (x.rows + cpu::kNormBlock - 1) / cpu::kNormBlock;
   block_sums_.resize(static_cast<size_t>(blocks * weight.size));
-  GP_RETURN_IF_ERROR(WithElements(x.dtype, [&]<class T, class W>(T, W) {
+  GP_RETURN_IF_ERROR(Launch(x.dtype, [&]<class T, class W>(T, W) {
     cpu::NormKernels<T, W>::RmsNormGrad(
         threads_, ToRows<T>(x), weight.size, weight.data, inverse_rms.data, ToRows<T>(grad_y),
         residual.data == nullptr ? cpu::Rows<const T>() : ToRows<T>(residual), ToRows<T>(grad_x), block_sums_.data());
   }));
   for (int64_t block = 0; block < blocks; ++block) {
-    WithWidth([&]<class W>(W) {
+    Launch([&]<class W>(W) {
       cpu::VectorKernels<W>::Axpy(1, weight.size, 1.0F, block_sums_.data() + block * weight.size, grad_weight.data);
     });
   }
@@ -105,7 +112,7 @@ absl::Status CpuBackend::RmsNormGrad(const ConstMatrixView& x, VectorView<const 
 
 absl::Status CpuBackend::SumRows(const ConstMatrixView& values, VectorView<float> sum) {
   GP_CHECK(sum.size == values.columns);
-  return WithElements(values.dtype, [&]<class T, class W>(T, W) {
+  return Launch(values.dtype, [&]<class T, class W>(T, W) {
     cpu::ElementwiseKernels<T, W>::SumRows(threads_, ToRows<T>(values), sum.data);
   });
 }
@@ -114,7 +121,7 @@ absl::Status CpuBackend::Rope(const MatrixView& x, const RopeTable& table, int64
                               RopeDirection direction) {
   GP_CHECK(x.columns % head_dim == 0 && x.rows % sequence == 0 && head_dim % 2 == 0);
   GP_CHECK(table.cosine.size == sequence * head_dim / 2 && table.sine.size == table.cosine.size);
-  return WithElements(x.dtype, [&]<class T, class W>(T, W) {
+  return Launch(x.dtype, [&]<class T, class W>(T, W) {
     cpu::AttentionKernels<T, W>::Rope(threads_, ToRows<T>(x), table.cosine.data, table.sine.data, sequence, head_dim,
                                       direction == RopeDirection::kForward ? 1.0F : -1.0F);
   });
@@ -123,7 +130,7 @@ absl::Status CpuBackend::Rope(const MatrixView& x, const RopeTable& table, int64
 absl::Status CpuBackend::SwiGlu(const ConstMatrixView& gate, const ConstMatrixView& up, const MatrixView& out) {
   CheckSameShape(gate, up);
   CheckSameShape(gate, out);
-  return WithElements(gate.dtype, [&]<class T, class W>(T, W) {
+  return Launch(gate.dtype, [&]<class T, class W>(T, W) {
     cpu::ElementwiseKernels<T, W>::SwiGlu(threads_, ToRows<T>(gate), ToRows<T>(up), ToRows<T>(out));
   });
 }
@@ -135,7 +142,7 @@ absl::Status CpuBackend::SwiGluGrad(const ConstMatrixView& gate, const ConstMatr
   CheckSameShape(gate, grad_out);
   CheckSameShape(gate, grad_gate);
   CheckSameShape(gate, grad_up);
-  return WithElements(gate.dtype, [&]<class T, class W>(T, W) {
+  return Launch(gate.dtype, [&]<class T, class W>(T, W) {
     cpu::ElementwiseKernels<T, W>::SwiGluGrad(threads_, ToRows<T>(gate), ToRows<T>(up), ToRows<T>(grad_out),
                                               ToRows<T>(grad_gate), ToRows<T>(grad_up));
   });
@@ -146,7 +153,7 @@ absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const
   GP_CHECK(targets.size == logits.rows);
   CheckSameShape(logits, gradient);
   sums_.resize(static_cast<size_t>(targets.size));
-  GP_RETURN_IF_ERROR(WithElements(gradient.dtype, [&]<class T, class W>(T, W) {
+  GP_RETURN_IF_ERROR(Launch(gradient.dtype, [&]<class T, class W>(T, W) {
     cpu::LossKernels<T, W>::CrossEntropy(threads_, ToRows<float>(logits), targets.data, static_cast<float>(grad_scale),
                                          ToRows<T>(gradient), sums_.data());
   }));
@@ -156,7 +163,7 @@ absl::Status CpuBackend::CrossEntropy(const MatrixView& logits, VectorView<const
 
 absl::Status CpuBackend::CrossEntropyMax(const ConstMatrixView& logits, VectorView<float> max) {
   GP_CHECK(max.size == logits.rows);
-  WithWidth([&]<class W>(W) { cpu::SlicedLossKernels<W>::CrossEntropyMax(threads_, ToRows<float>(logits), max.data); });
+  Launch([&]<class W>(W) { cpu::SlicedLossKernels<W>::CrossEntropyMax(threads_, ToRows<float>(logits), max.data); });
   return absl::OkStatus();
 }
 
@@ -164,7 +171,7 @@ absl::Status CpuBackend::CrossEntropySums(const MatrixView& logits, VectorView<c
                                           VectorView<const int32_t> targets, int64_t first_class,
                                           VectorView<float> sums) {
   GP_CHECK(max.size == logits.rows && targets.size == logits.rows && sums.size == 2 * logits.rows);
-  WithWidth([&]<class W>(W) {
+  Launch([&]<class W>(W) {
     cpu::SlicedLossKernels<W>::CrossEntropySums(threads_, ToRows<float>(logits), max.data, targets.data, first_class,
                                                 sums.data);
   });
@@ -178,7 +185,7 @@ absl::Status CpuBackend::CrossEntropyGrad(const ConstMatrixView& exponentials, V
   GP_CHECK(max.size == exponentials.rows && targets.size == max.size && sums.size == 2 * max.size);
   CheckSameShape(exponentials, gradient);
   sums_.resize(static_cast<size_t>(max.size));
-  GP_RETURN_IF_ERROR(WithElements(gradient.dtype, [&]<class T, class W>(T, W) {
+  GP_RETURN_IF_ERROR(Launch(gradient.dtype, [&]<class T, class W>(T, W) {
     cpu::LossKernels<T, W>::CrossEntropyGrad(threads_, ToRows<float>(exponentials), max.data, sums.data, targets.data,
                                              first_class, static_cast<float>(grad_scale), ToRows<T>(gradient),
                                              sums_.data());
@@ -189,20 +196,19 @@ absl::Status CpuBackend::CrossEntropyGrad(const ConstMatrixView& exponentials, V
 
 absl::Status CpuBackend::Axpy(double alpha, VectorView<const float> x, VectorView<float> y) {
   GP_CHECK(x.size == y.size);
-  WithWidth(
-      [&]<class W>(W) { cpu::VectorKernels<W>::Axpy(threads_, x.size, static_cast<float>(alpha), x.data, y.data); });
+  Launch([&]<class W>(W) { cpu::VectorKernels<W>::Axpy(threads_, x.size, static_cast<float>(alpha), x.data, y.data); });
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::Convert(const ConstMatrixView& from, const MatrixView& to) {
-  return ConvertRows(threads_, from, to);
+  return dry_ ? absl::OkStatus() : ConvertRows(threads_, from, to);
 }
 
 absl::Status CpuBackend::SumOfSquares(const ConstMatrixView& values, VectorView<double> sum) {
   GP_CHECK(values.stride == values.columns, "rows {} apart of {} values", values.stride, values.columns);
   const int64_t count = values.rows * values.columns;
   sums_.resize(static_cast<size_t>((count + cpu::kSumBlock - 1) / cpu::kSumBlock));
-  GP_RETURN_IF_ERROR(WithElements(values.dtype, [&]<class T, class W>(T, W) {
+  GP_RETURN_IF_ERROR(Launch(values.dtype, [&]<class T, class W>(T, W) {
     cpu::ElementwiseKernels<T, W>::SumOfSquares(threads_, count, ToRows<T>(values).data, sums_.data());
   }));
   *sum.data = std::accumulate(sums_.begin(), sums_.end(), 0.0);
@@ -217,7 +223,7 @@ absl::Status CpuBackend::SumsOfSquares(VectorView<const float> values, const std
     GP_CHECK(begin <= end && (begin == end || (begin >= 0 && end <= values.size)), "[{}, {}) of {}", begin, end,
              values.size);
     sums_.resize(static_cast<size_t>((end - begin + cpu::kSumBlock - 1) / cpu::kSumBlock));
-    WithWidth([&]<class W>(W) {
+    Launch([&]<class W>(W) {
       cpu::ElementwiseKernels<float, W>::SumOfSquares(threads_, end - begin, values.data + begin, sums_.data());
     });
     sums.data[i] = std::accumulate(sums_.begin(), sums_.end(), 0.0);
@@ -243,7 +249,7 @@ absl::Status CpuBackend::AdamW(const AdamWStep& step) {
       .eps = static_cast<float>(step.eps),
       .step_size = static_cast<float>(step.learning_rate / correction1),
   };
-  WithWidth([&]<class W>(W) {
+  Launch([&]<class W>(W) {
     cpu::VectorKernels<W>::AdamW(threads_, step.parameter.size, constants, step.parameter.data, step.gradient.data,
                                  step.first_moment.data, step.second_moment.data, step.compute_weight.data);
   });

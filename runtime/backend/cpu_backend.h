@@ -7,6 +7,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/backend/cpu_attention_room.h"
 #include "runtime/backend/cpu_matmul.h"
+#include "runtime/backend/cpu_views.h"
 
 namespace geopipe {
 
@@ -15,6 +16,10 @@ class CpuBackend final : public Backend {
   // `allocator` provides workspace and must outlive the backend. FailedPrecondition: the processor lacks instructions
   // that the kernels are compiled for. Internal: oneDNN does not start. REQUIRES: threads >= 1.
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(int threads, Allocator& allocator);
+
+  void RunDry(bool on) override;
+  // Number of oneDNN's primitives made so far.
+  int64_t primitives() const { return products_->primitives(); }
 
   absl::Status ZeroBytes(std::byte* data, int64_t bytes) override;
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
@@ -63,6 +68,18 @@ class CpuBackend final : public Backend {
 
   CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products);
 
+  // As WithElements and WithWidth (cpu_views.h), unless the run is dry.
+  template <class Kernel>
+  absl::Status Launch(DType dtype, const Kernel& kernel) const {
+    return dry_ ? absl::OkStatus() : WithElements(dtype, kernel);
+  }
+  template <class Kernel>
+  void Launch(const Kernel& kernel) const {
+    if (!dry_) {
+      WithWidth(kernel);
+    }
+  }
+
   // Attention of bf16 by AMX tiles; see cpu_tile_attention.h.
   bool TilesFit(DType dtype, int64_t head_dim) const;
   void TileForward(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
@@ -81,6 +98,7 @@ class CpuBackend final : public Backend {
   float* workspace() const { return reinterpret_cast<float*>(workspace_.data()); }
 
   const int threads_;
+  bool dry_ = false;
   Allocator& allocator_;
   std::unique_ptr<cpu::MatMulCache> products_;
   Buffer workspace_;                          // of attention's gradient

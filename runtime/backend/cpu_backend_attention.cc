@@ -112,14 +112,14 @@ absl::Status CpuBackend::HeadForward(const AttentionShape& shape, const ConstMat
       const MatrixView exponentials = room.Exponentials(rows, keys);
       GP_RETURN_IF_ERROR(products_->Run(Product::kNT, Sub(query, row, rows, 0, d), Sub(key, first, keys, 0, d),
                                         Addend::None(), scores));
-      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+      GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
         cpu::AttentionKernels<T, W>::SoftmaxBlock(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(exponentials), row,
                                                   first, scale, room.maxima, room.totals, ToRows<float>(sums));
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kNN, exponentials, Sub(value, first, keys, 0, d),
                                         first == 0 ? Addend::None() : Addend{.matrix = sums}, sums));
     }
-    GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+    GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
       cpu::AttentionKernels<T, W>::EndSoftmax(ToRows<float>(ConstMatrixView(sums)), room.maxima, room.totals,
                                               ToRows<T>(Sub(out, row, rows, 0, d)), statistics + row);
     }));
@@ -167,8 +167,8 @@ absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstM
                                                 .grad_value = value_sums,
                                                 .statistics = statistics.data + (sample * shape.heads + head) * s}));
       }
-      GP_RETURN_IF_ERROR(ConvertRows(threads_, key_sums, HeadOf(shape, grad_key, sample, kv)));
-      GP_RETURN_IF_ERROR(ConvertRows(threads_, value_sums, HeadOf(shape, grad_value, sample, kv)));
+      GP_RETURN_IF_ERROR(Convert(key_sums, HeadOf(shape, grad_key, sample, kv)));
+      GP_RETURN_IF_ERROR(Convert(value_sums, HeadOf(shape, grad_value, sample, kv)));
     }
   }
   return absl::OkStatus();
@@ -183,7 +183,7 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
     const ConstMatrixView query = Sub(head.query, row, rows, 0, d);
     const ConstMatrixView grad_out = Sub(head.grad_out, row, rows, 0, d);
     const MatrixView sums = room.Sums(rows);
-    GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+    GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
       cpu::AttentionKernels<T, W>::RowProducts(ToRows<T>(grad_out), ToRows<T>(Sub(head.out, row, rows, 0, d)),
                                                room.products);
     }));
@@ -199,12 +199,12 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
       GP_RETURN_IF_ERROR(products_->Run(Product::kNT, query, key, Addend::None(), scores));
       GP_RETURN_IF_ERROR(
           products_->Run(Product::kNT, grad_out, Sub(head.value, first, keys, 0, d), Addend::None(), gradient));
-      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+      GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
         cpu::AttentionKernels<T, W>::Probabilities(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(probabilities),
                                                    row, first, scale, head.statistics + row);
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kTN, probabilities, grad_out, {.matrix = grad_value}, grad_value));
-      GP_RETURN_IF_ERROR(WithElements(query.dtype, [&]<class T, class W>(T, W) {
+      GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
         cpu::AttentionKernels<T, W>::ScoreGradients(ToRows<T>(ConstMatrixView(probabilities)),
                                                     ToRows<float>(ConstMatrixView(gradient)), room.products, scale,
                                                     ToRows<T>(rounded));
@@ -213,7 +213,7 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
       GP_RETURN_IF_ERROR(
           products_->Run(Product::kNN, rounded, key, first == 0 ? Addend::None() : Addend{.matrix = sums}, sums));
     }
-    GP_RETURN_IF_ERROR(ConvertRows(threads_, sums, Sub(head.grad_query, row, rows, 0, d)));
+    GP_RETURN_IF_ERROR(Convert(sums, Sub(head.grad_query, row, rows, 0, d)));
   }
   return absl::OkStatus();
 }
@@ -240,6 +240,9 @@ void CpuBackend::TileForward(const AttentionShape& shape, const ConstMatrixView&
                              const ConstMatrixView& value, const MatrixView& out, float* statistics) {
   const int64_t group = shape.heads / shape.kv_heads;
   std::byte* const rooms = TileRooms(threads_, shape.head_dim);
+  if (dry_) {
+    return;
+  }
   cpu::ParallelFor(threads_, shape.batch * shape.heads, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t sample = i / shape.heads;
@@ -263,6 +266,9 @@ void CpuBackend::TileBackward(const AttentionShape& shape, const HeadOperands& a
   const int64_t parts = std::min({int64_t{threads_}, shape.batch * shape.kv_heads,
                                   workspace_.size() / static_cast<int64_t>(sizeof(float)) / sums});
   std::byte* const rooms = TileRooms(parts, d);
+  if (dry_) {
+    return;
+  }
   cpu::ParallelFor(static_cast<int>(parts), shape.batch * shape.kv_heads, 1, [&](int64_t begin, int64_t end) {
     const int64_t thread = omp_get_thread_num();
     const MatrixView key_sums = Fp32View(workspace() + thread * sums, s, d);

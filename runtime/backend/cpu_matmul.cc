@@ -141,6 +141,7 @@ struct MatMulCache::State {
 
   int threads;
   Bf16Products bf16_products;
+  bool dry = false;
   bool uses_amx = Has(dnnl::cpu_isa::avx512_core_amx);
   Allocator library_memory{std::numeric_limits<int64_t>::max()};
   dnnl::engine engine;
@@ -194,6 +195,10 @@ absl::StatusOr<std::unique_ptr<MatMulCache>> MatMulCache::Create(int threads, Bf
   }
 }
 
+void MatMulCache::RunDry(bool on) { state_->dry = on; }
+
+int64_t MatMulCache::primitives() const { return std::ssize(state_->entries); }
+
 bool MatMulCache::UsesAmx() const { return state_->uses_amx && state_->bf16_products == Bf16Products::kNative; }
 
 absl::Status MatMulCache::Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
@@ -216,7 +221,7 @@ absl::Status MatMulCache::Run(Product product, const ConstMatrixView& a, const C
     return NoProduct(addend, c);
   }
   if (adds == AddsMatrix::kElsewhere && addend.matrix.stride != c.stride) {  // which oneDNN adds slowly
-    GP_RETURN_IF_ERROR(ConvertRows(state_->threads, addend.matrix, c));
+    GP_RETURN_IF_ERROR(Convert(addend.matrix, c));
     return Run(product, a, b, {.matrix = c, .row = addend.row}, c);
   }
   // oneDNN 2.6's product by AMX tiles faults on many an odd k (63, 2751).
@@ -240,7 +245,7 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
     const ConstMatrixView tile =
         transposed ? Sub(matrix, column, columns, row, rows) : Sub(matrix, row, rows, column, columns);
     const MatrixView to = Fp32View(converted, tile.rows, tile.columns);
-    GP_RETURN_IF_ERROR(ConvertRows(state_->threads, tile, to));
+    GP_RETURN_IF_ERROR(Convert(tile, to));
     return to;
   };
   const AddsMatrix adds = HowAdded(addend.matrix, c);
@@ -252,7 +257,7 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
       const bool in_place = c.dtype == DType::kFp32;
       const MatrixView sum = in_place ? c_tile : Fp32View(memory, rows, columns);
       if (adds == AddsMatrix::kElsewhere || (adds == AddsMatrix::kInPlace && !in_place)) {
-        GP_RETURN_IF_ERROR(ConvertRows(state_->threads, Sub(addend.matrix, i, rows, j, columns), sum));
+        GP_RETURN_IF_ERROR(Convert(Sub(addend.matrix, i, rows, j, columns), sum));
       }
       Addend added = adds == AddsMatrix::kNone ? Addend::None() : Addend{.matrix = sum};
       if (addend.row.data != nullptr) {
@@ -268,21 +273,25 @@ absl::Status MatMulCache::RunTiles(Product product, const ConstMatrixView& a, co
         added = {.matrix = sum};
       }
       if (!in_place) {
-        GP_RETURN_IF_ERROR(ConvertRows(state_->threads, sum, c_tile));
+        GP_RETURN_IF_ERROR(Convert(sum, c_tile));
       }
     }
   }
   return absl::OkStatus();
 }
 
+absl::Status MatMulCache::Convert(const ConstMatrixView& from, const MatrixView& to) const {
+  return state_->dry ? absl::OkStatus() : ConvertRows(state_->threads, from, to);
+}
+
 // A product without a sum.
 absl::Status MatMulCache::NoProduct(const Addend& addend, const MatrixView& c) {
   if (addend.matrix.data == nullptr) {
-    for (int64_t i = 0; i < c.rows; ++i) {
+    for (int64_t i = 0; i < c.rows && !state_->dry; ++i) {
       std::memset(Sub(c, i, 1, 0, c.columns).data, 0, static_cast<size_t>(c.columns * ByteSize(c.dtype)));
     }
   } else if (addend.matrix.data != c.data) {
-    GP_RETURN_IF_ERROR(ConvertRows(state_->threads, addend.matrix, c));
+    GP_RETURN_IF_ERROR(Convert(addend.matrix, c));
   }
   GP_CHECK(addend.row.data == nullptr, "a row is added to no product");
   return absl::OkStatus();
@@ -327,8 +336,10 @@ absl::Status MatMulCache::RunPrimitive(Product product, const ConstMatrixView& a
     if (adds_row) {
       e.row.set_data_handle(const_cast<float*>(addend.row.data));
     }
-    e.primitive.execute(state_->stream, e.arguments);
-    state_->stream.wait();
+    if (!state_->dry) {
+      e.primitive.execute(state_->stream, e.arguments);
+      state_->stream.wait();
+    }
   } catch (const dnnl::error& error) {
     return absl::InternalError(
         fmt::format("oneDNN could not multiply [{}, {}] by [{}, {}]: {}", m, k, k, n, error.what()));

@@ -46,6 +46,10 @@ class MatMulCache {
   // True when products of bf16 run on AMX tiles.
   bool UsesAmx() const;
 
+  // While on, products are checked and their primitives made, but nothing is computed.
+  void RunDry(bool on);
+  int64_t primitives() const;
+
   // See Backend::MatMul. Unimplemented: the operands are neither fp32 nor bf16. Internal: oneDNN's own error.
   absl::Status Run(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
                    const MatrixView& c);
@@ -62,6 +66,7 @@ class MatMulCache {
   absl::Status RunTiles(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
                         const MatrixView& c);
 
+  absl::Status Convert(const ConstMatrixView& from, const MatrixView& to) const;
   absl::Status NoProduct(const Addend& addend, const MatrixView& c);
 
   std::unique_ptr<State> state_;

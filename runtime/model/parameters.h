@@ -79,6 +79,9 @@ class ParameterSet final : public WeightSource {
   // group call it together. Errors are the communicators'.
   absl::Status UseGroups(const RankGroups& groups);
 
+  // Forgets the groups, whose operations are over; UseGroups comes before the next use.
+  void LeaveGroups() { groups_ = {}; }
+
   // Copies the states of the replica `giver` to the replicas that receive; all replicas call it together, after
   // UseGroups and before an iteration. The states of the others do not change. Errors: the communicator's; a receiver's
   // states are then undefined. REQUIRES: there are replicas, and states are not divided (ZeRO 0).

@@ -140,6 +140,32 @@ absl::Status TransformerStage::UseGroups(const RankGroups& groups) {
   return parameters_.UseGroups(groups);
 }
 
+absl::Status TransformerStage::BeginDryRun() {
+  const ParameterSharding& sharding = options_.sharding;
+  dry_ = true;
+  context_.backend->RunDry(true);
+  idle_groups_ = {IdleCommunicator(static_cast<int32_t>(sharding.tensor_rank), static_cast<int32_t>(sharding.tensor)),
+                  IdleCommunicator(0, 1),
+                  IdleCommunicator(static_cast<int32_t>(sharding.data_rank), static_cast<int32_t>(sharding.data))};
+  return UseGroups({.tensor = sharding.tensor > 1 ? &idle_groups_[0] : nullptr,
+                    .key_value = sharding.tensor > options_.model.num_key_value_heads ? &idle_groups_[1] : nullptr,
+                    .data = sharding.data > 1 ? &idle_groups_[2] : nullptr});
+}
+
+void TransformerStage::EndDryRun() {
+  AbandonIteration();
+  context_.groups = {};
+  parameters_.LeaveGroups();
+  idle_groups_.clear();
+  context_.backend->RunDry(false);
+  dry_ = false;
+}
+
+absl::StatusOr<Tensor> TransformerStage::NewMessage() const {
+  return Tensor::Create(*context_.allocator, kTransport, context_.dtype(),
+                        {context_.message_elements() / context_.hidden(), context_.hidden()});
+}
+
 absl::Status TransformerStage::UseWeights(size_t place, bool backward) {
   std::optional<size_t> next;
   if (backward ? place > 0 : place + 1 < order_.size()) {

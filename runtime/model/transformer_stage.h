@@ -11,6 +11,7 @@
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/model_spec.h"
 #include "runtime/backend/backend.h"
+#include "runtime/collective/idle_communicator.h"
 #include "runtime/model/parameters.h"
 #include "runtime/model/stage_context.h"
 #include "runtime/model/stage_engine.h"
@@ -55,6 +56,14 @@ class TransformerStage final : public StageEngine {
   // abandoned one. All ranks of a group call it together. REQUIRES: no iteration is under way.
   absl::Status UseGroups(const RankGroups& groups);
 
+  // Between the two calls passes take all memory and make all else that they need, so that an iteration then does not
+  // have to, but compute nothing, read no tokens and send nothing to the groups. REQUIRES: UseGroups was not called;
+  // only BeginIteration and passes come between.
+  absl::Status BeginDryRun();
+  void EndDryRun();
+  // A message as another stage sends it, of undefined contents.
+  absl::StatusOr<Tensor> NewMessage() const;
+
   absl::Status BeginIteration(int64_t iteration) override;
   absl::StatusOr<Timed<Tensor>> Forward(int32_t micro_batch, Timed<Tensor> input) override;
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
@@ -65,6 +74,9 @@ class TransformerStage final : public StageEngine {
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
   void AbandonIteration() override;
+
+  bool is_first() const { return options_.layers.has_embedding; }
+  bool is_last() const { return options_.layers.has_head; }
 
   // Parameters by Hugging Face name; also the WeightSource of an export.
   ParameterSet& parameters() { return parameters_; }
@@ -142,8 +154,6 @@ class TransformerStage final : public StageEngine {
   // True for tied embeddings with the other use on another stage.
   bool shares_embedding() const { return tied() && options_.layers.has_embedding != options_.layers.has_head; }
   bool IsLast(int32_t micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
-  bool is_first() const { return options_.layers.has_embedding; }
-  bool is_last() const { return options_.layers.has_head; }
 
   const TransformerStageOptions options_;
   TokenSource* const tokens_;
@@ -163,6 +173,8 @@ class TransformerStage final : public StageEngine {
   Tensor scalars_;                 // by ScalarIndex
   std::vector<MicroBatch> saved_;  // per micro-batch
   int64_t iteration_ = 0;
+  bool dry_ = false;
+  std::vector<IdleCommunicator> idle_groups_;  // of a dry run: tensor, key_value, data
   bool gradients_finished_ = false;
   bool tied_gradient_joined_ = false;  // the other end's
 };

@@ -42,6 +42,9 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
     GP_ASSIGN_OR_RETURN(saved.targets,
                         Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kInt32, shape));
   }
+  if (dry_) {
+    return absl::OkStatus();
+  }
   const auto read = [&](const Tensor& inputs, const Tensor& targets) -> absl::Status {
     GP_RETURN_IF_ERROR(
         tokens_->Read(iteration_, first_sample, options_.micro_batch_size, inputs.int32(), targets.int32()));

@@ -19,6 +19,7 @@
 #include "runtime/checkpoint/state/checkpoint_sources.h"
 #include "runtime/executor/channels.h"
 #include "runtime/manifest/hf_config.h"
+#include "runtime/model/dry_run.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
 #include "runtime/weights/hf_directory.h"
@@ -172,6 +173,10 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation prepar
   GP_RETURN_IF_ERROR(job->OpenState(stoppable, stop));
   GP_RETURN_IF_ERROR(job->BuildEngines());
   job->state_.reset();
+  if (!job->modelled()) {
+    GP_RETURN_IF_ERROR(
+        DryRun(job->preparation_.schedule.devices[job->preparation_.pipeline_rank()], job->transformers_));
+  }
   GP_RETURN_IF_ERROR(job->TakeMemoryForStates());
   GP_RETURN_IF_ERROR(job->OpenSession(open_transport));
   return job;

@@ -26,6 +26,7 @@
 #include "optimizer/model/transformer.h"
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/base/flags.h"
+#include "runtime/model/dry_run.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
 #include "tests/bench/timed_backend.h"
@@ -134,6 +135,12 @@ class Training {
     options.training.grad_clip = 1.0;
     options.sharding.precision = flags.precision == "bf16" ? Precision::kBf16 : Precision::kFp32;
     GP_ASSIGN_OR_RETURN(stage_, TransformerStage::Create(options, allocator_, *backend_, &tokens_, weights_));
+    std::vector<Action> actions;
+    for (int32_t i = 0; i < micro_batches_; ++i) {
+      actions.push_back({.kind = ActionKind::kForward, .micro_batch = i});
+      actions.push_back({.kind = ActionKind::kBackward, .micro_batch = i});
+    }
+    GP_RETURN_IF_ERROR(DryRun(actions, {stage_.get()}));
     return absl::OkStatus();
   }
 

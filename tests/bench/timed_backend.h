@@ -31,6 +31,7 @@ class TimedBackend final : public Backend {
   // Returns the kernels since Begin, the longest first.
   std::vector<Kernel> End();
 
+  void RunDry(bool on) override { backend_->RunDry(on); }
   absl::Status ZeroBytes(std::byte* data, int64_t bytes) override {
     return Timed("zero", [&] { return backend_->ZeroBytes(data, bytes); });
   }

@@ -70,6 +70,10 @@ class ToyBackend final : public Backend {
   ToyBackend(ToyDevice& device, Allocator& allocator);
   ~ToyBackend() override { device_.Drain(); }
 
+  void RunDry(bool on) override {
+    device_.Drain();
+    cpu_->RunDry(on);
+  }
   absl::Status ZeroBytes(std::byte* data, int64_t bytes) override { return Queue(&Backend::ZeroBytes, data, bytes); }
   absl::Status MatMul(Product product, const ConstMatrixView& a, const ConstMatrixView& b, const Addend& addend,
                       const MatrixView& c) override {
