@@ -73,6 +73,7 @@ ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size
           .precision = job.precision,
           .attention = job.attention,
           .offloads_optimizer = job.parallelism.offload == Offload::kOptimizer,
+          .resets_documents = job.data.documents == Documents::kReset,
           .keeps_states = job.recovery == Recovery::kMemory};
 }
 

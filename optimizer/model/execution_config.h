@@ -18,6 +18,7 @@ struct ExecutionConfig {
   Precision precision = Precision::kFp32;
   Attention attention = Attention::kBlocked;
   bool offloads_optimizer = false;  // AdamW's states lie in the host's memory
+  bool resets_documents = false;    // attention begins anew after each document (DataSpec::documents)
   bool keeps_states = false;        // the last two, in memory that outlives the process (JobSpec::recovery)
 
   int64_t tokens() const { return micro_batch_size * sequence_length; }

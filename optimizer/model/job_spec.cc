@@ -163,6 +163,17 @@ bool IsJobName(std::string_view name) {
          name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-.") == std::string_view::npos;
 }
 
+absl::Status ValidateDocuments(const JobSpec& job) {
+  const DataSpec& data = job.data;
+  const bool needs = data.documents == Documents::kReset && data.format == DataFormat::kTokens;
+  GP_RETURN_IF_ERROR(Require(!needs || data.end_of_text.has_value(), "data.end_of_text", "absent",
+                             "the id of the token that ends a document, because data.documents is reset"));
+  GP_RETURN_IF_ERROR(Require(needs || !data.end_of_text.has_value(), "data.end_of_text", data.end_of_text.value_or(0),
+                             "absent, because it matters with data.documents reset and data.format tokens alone"));
+  return Require(data.end_of_text.value_or(0) < job.model.vocab_size, "data.end_of_text", data.end_of_text.value_or(0),
+                 fmt::format("below model.vocab_size, which is {}", job.model.vocab_size));
+}
+
 absl::Status ValidateJob(const JobSpec& job) {
   GP_RETURN_IF_ERROR(ValidateModel(job.model));
   GP_RETURN_IF_ERROR(ValidateTraining(job.training));
@@ -177,6 +188,7 @@ absl::Status ValidateJob(const JobSpec& job) {
               "model.vocab_size", job.model.vocab_size,
               fmt::format("at least {} (256 bytes, begin and end of text), because data.tokenizer is byte",
                           kByteTokenizerVocabulary)));
+  GP_RETURN_IF_ERROR(ValidateDocuments(job));
   return Require(job.checkpoint.every == 0 || !job.checkpoint.path.empty(), "checkpoint.path", "empty",
                  "given when checkpoint.every is");
 }

@@ -29,6 +29,12 @@ enum class Prefer : uint8_t { kSpeed, kMemory };
 
 // Tokens of data.tokenizer byte: 256 bytes, begin and end of text.
 inline constexpr int64_t kByteTokenizerVocabulary = 258;
+inline constexpr int32_t kByteTokenizerBos = 256;
+inline constexpr int32_t kByteTokenizerEos = 257;
+
+// How the documents of a sample meet: kPacked lets attention see those before, kReset begins anew after each end of
+// text.
+enum class Documents : uint8_t { kPacked, kReset };
 
 struct DataSpec {
   DataFormat format = DataFormat::kTokens;
@@ -36,6 +42,15 @@ struct DataSpec {
   TokenDtype dtype = TokenDtype::kUint16;
   bool shuffle = true;
   std::string tokenizer = "byte";
+  Documents documents = Documents::kPacked;
+  std::optional<int64_t> end_of_text;  // token id, of format tokens where documents are kReset
+
+  // The token after which attention begins anew; nullopt: none. REQUIRES: a valid job's.
+  std::optional<int64_t> document_end() const {
+    return documents == Documents::kPacked ? std::nullopt
+           : format == DataFormat::kText   ? std::optional<int64_t>(kByteTokenizerEos)
+                                           : end_of_text;
+  }
 
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };

@@ -102,8 +102,9 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
 int64_t StandingWorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   const int64_t rope = config.sequence_length * model.head_dim();  // cosines and sines of half the head each
   // Ids that a TokenSource reads and this end does not need.
-  const int64_t token_ids = range.has_embedding != range.has_head ? kTokenIdBytes * config.tokens() : 0;
-  return kFp32Bytes * rope + token_ids;
+  const int64_t ends = (range.has_embedding ? 1 : 0) + (range.has_head ? 1 : 0);
+  const int64_t unused = ends > 0 || config.resets_documents ? 2 - ends : 0;
+  return kFp32Bytes * rope + unused * kTokenIdBytes * config.tokens();
 }
 
 // Most bytes that F, B, I and W of one micro-batch need besides those counted as kept of it before or after.
@@ -320,7 +321,8 @@ StageMemory& StageMemory::operator+=(const StageMemory& other) {
 StageMemory MemoryOfStage(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   StageMemory memory = ModelStates(model, range, config);
   const std::vector<KeptTensor> block = BlockActivations(model, config);
-  memory.activation_bytes = range.count() * TotalBytes(block);
+  memory.activation_bytes =
+      range.count() * TotalBytes(block) + (config.resets_documents ? kTokenIdBytes * config.tokens() : 0);
   // Tensors that were recomputed for I stay for W.
   memory.weight_grad_bytes = range.count() * (KeptForWeightGradBytes(AllBlockActivations(model, config)) +
                                               BlockOutputGradientBytes(model, config));

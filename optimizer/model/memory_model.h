@@ -42,14 +42,17 @@ struct KeptTensor {
 // 2205.05198, section 4.2.2).
 std::vector<KeptTensor> BlockActivations(const ModelSpec& model, const ExecutionConfig& config);
 
+// Besides, of a stage whose attention begins anew after each document: where each token's document begins, n of 4
+// bytes.
+
 // The embedding's: token ids, n of 4 bytes (W).
 std::vector<KeptTensor> EmbeddingActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // Rows of fp32 logits that the loss of a bf16 stage takes at once. (fp32 logits become their gradient in place.)
 inline constexpr int64_t kLossRows = 512;
 
-// The head's: its input n*h/r, fp32 reciprocal root mean squares n (/r), normalised input n*h/r (W), and the gradient of
-// the logits n*V/t (W), which F leaves.
+// The head's: its input n*h/r, fp32 reciprocal root mean squares n (/r), normalised input n*h/r (W), and the gradient
+// of the logits n*V/t (W), which F leaves.
 std::vector<KeptTensor> HeadActivations(const ModelSpec& model, const ExecutionConfig& config);
 
 // Gradients of the products' outputs, made by I and consumed by W, of one decoder layer: qkv n*(q+2k)/t, o n*h, gate_up
@@ -74,15 +77,15 @@ struct StageMemory {
   // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has.
   int64_t recovery_bytes = 0;
   // Workspace held all the time: RoPE's tables s*d (d: head size), sums of attention's backward, blocked max(n*q/t,
-  // 2*s*d) + n*a/t, dense 2*s*d + min(64, s)*s (all fp32), token ids n of 4 bytes on a stage with one end of the model.
-  // While a pass runs: the target ids n of 4 bytes until F is over; bf16: fp32 logits of kLossRows rows; the gradient of
-  // one product's input, the largest of n*f/t, n*h and n*q/t; a layer's attention gradients before their operands are
-  // freed; with recomputation also the tensors that it makes again for one layer and those that this layer's W needs;
-  // with tensor ranks that have all rows, those of a message that is cut or gathered, with ranks that share a key-value
-  // head its gradients; with sequence parallelism the gathered gradients of a layer's two sums (n*h each, less the
-  // rank's own rows), until W; with ZeRO 2 two whole buckets of gradients, and with ZeRO 3 three of gradients and
-  // gathered weights, each as large as the largest of gradients; with offloaded states those of the run that is updated
-  // (kOffloadedRunElements).
+  // 2*s*d) + n*a/t, dense 2*s*d + min(64, s)*s (all fp32), token ids n of 4 bytes on a stage with one end of the model,
+  // and twice as many on one with none whose attention begins anew after each document. While a pass runs: the target
+  // ids n of 4 bytes until F is over; bf16: fp32 logits of kLossRows rows; the gradient of one product's input, the
+  // largest of n*f/t, n*h and n*q/t; a layer's attention gradients before their operands are freed; with recomputation
+  // also the tensors that it makes again for one layer and those that this layer's W needs; with tensor ranks that have
+  // all rows, those of a message that is cut or gathered, with ranks that share a key-value head its gradients; with
+  // sequence parallelism the gathered gradients of a layer's two sums (n*h each, less the rank's own rows), until W;
+  // with ZeRO 2 two whole buckets of gradients, and with ZeRO 3 three of gradients and gathered weights, each as large
+  // as the largest of gradients; with offloaded states those of the run that is updated (kOffloadedRunElements).
   int64_t workspace_bytes = 0;
   // The part of it that the stages of a device take turns in: all but RoPE's tables and token ids.
   int64_t shared_workspace_bytes = 0;

@@ -113,12 +113,15 @@ struct Addend {
   static Addend None() { return {}; }
 };
 
+// Of causal attention. Where `starts` [batch * sequence] is given, the query at position i of a sample sees the keys
+// from position starts[i] on alone; REQUIRES: it decreases nowhere in a sample, and 0 <= starts[i] <= i.
 struct AttentionShape {
   int64_t batch = 0;
   int64_t sequence = 0;
   int64_t heads = 0;
   int64_t kv_heads = 0;  // divides heads; head i uses the keys and values of kv head i / (heads / kv_heads)
   int64_t head_dim = 0;
+  VectorView<const int32_t> starts = {};
 };
 
 enum class RopeDirection : uint8_t { kForward, kBackward };

@@ -17,10 +17,18 @@ void StoreZeros(T* row, int64_t begin, int64_t end) {
   }
 }
 
-// Number of a block's columns that the query sees.
-int64_t Visible(int64_t query, int64_t first_key, int64_t columns) {
-  const int64_t visible = query + 1 - first_key;
-  return visible < 0 ? 0 : visible < columns ? visible : columns;
+// The columns [begin, end) of a block that a query sees: begin == end where there is none.
+struct Seen {
+  int64_t begin;
+  int64_t end;
+};
+
+Seen SeenBy(int64_t query, const int32_t* start, int64_t first_key, int64_t columns) {
+  const auto inside = [&](int64_t key) {
+    const int64_t column = key - first_key;
+    return column < 0 ? 0 : column < columns ? column : columns;
+  };
+  return {start == nullptr ? 0 : inside(*start), inside(query + 1)};
 }
 
 float RowMax(const float* row, int64_t count) {
@@ -78,24 +86,27 @@ void AttentionKernels<T, Width>::Rope(int threads, const Rows<T>& x, const float
 
 template <class T, class Width>
 void AttentionKernels<T, Width>::SoftmaxBlock(const Rows<const float>& scores, const Rows<T>& exponentials,
-                                              int64_t first_query, int64_t first_key, float scale, float* maxima,
-                                              float* totals, const Rows<float>& sums) {
+                                              int64_t first_query, int64_t first_key, const int32_t* starts,
+                                              float scale, float* maxima, float* totals, const Rows<float>& sums) {
   for (int64_t i = 0; i < scores.rows; ++i) {
-    const int64_t visible = Visible(first_query + i, first_key, scores.columns);
+    const Seen seen = SeenBy(first_query + i, starts == nullptr ? nullptr : starts + i, first_key, scores.columns);
+    const int64_t count = seen.end - seen.begin;
     T* const row = exponentials.Row(i);
-    StoreZeros(row, visible, scores.columns);
-    if (visible == 0) {
+    StoreZeros(row, 0, seen.begin);
+    StoreZeros(row, seen.end, scores.columns);
+    if (count == 0) {
       continue;
     }
-    const float block_max = scale * RowMax(scores.Row(i), visible);
-    if (first_key == 0) {
+    const float* const score = scores.Row(i) + seen.begin;
+    const float block_max = scale * RowMax(score, count);
+    if (totals[i] == 0) {
       maxima[i] = block_max;
-      totals[i] = ExpRow(scores.Row(i), row, visible, scale, block_max);
+      totals[i] = ExpRow(score, row + seen.begin, count, scale, block_max);
       continue;
     }
     const float max = block_max > maxima[i] ? block_max : maxima[i];
     const float shrink = std::exp(maxima[i] - max);
-    totals[i] = totals[i] * shrink + ExpRow(scores.Row(i), row, visible, scale, max);
+    totals[i] = totals[i] * shrink + ExpRow(score, row + seen.begin, count, scale, max);
     maxima[i] = max;
     float* const sum = sums.Row(i);
     ForLanes(0, sums.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
@@ -133,17 +144,18 @@ void AttentionKernels<T, Width>::RowProducts(const Rows<const T>& a, const Rows<
 
 template <class T, class Width>
 void AttentionKernels<T, Width>::Probabilities(const Rows<const float>& scores, const Rows<T>& probabilities,
-                                               int64_t first_query, int64_t first_key, float scale,
-                                               const float* statistics) {
+                                               int64_t first_query, int64_t first_key, const int32_t* starts,
+                                               float scale, const float* statistics) {
   for (int64_t i = 0; i < scores.rows; ++i) {
-    const int64_t visible = Visible(first_query + i, first_key, scores.columns);
+    const Seen seen = SeenBy(first_query + i, starts == nullptr ? nullptr : starts + i, first_key, scores.columns);
     const float shift = statistics[i];
     const float* const score = scores.Row(i);
     T* const row = probabilities.Row(i);
-    ForLanes(0, visible, [&](int64_t j, int64_t count) GP_CPU_BODY {
+    StoreZeros(row, 0, seen.begin);
+    ForLanes(seen.begin, seen.end, [&](int64_t j, int64_t count) GP_CPU_BODY {
       StoreUpTo(row + j, count, Exp(LoadUpTo(score + j, count) * scale - shift));
     });
-    StoreZeros(row, visible, scores.columns);
+    StoreZeros(row, seen.end, scores.columns);
   }
 }
 

@@ -90,7 +90,8 @@ class CpuBackend final : public Backend {
 
   // Attention of one sample's head; views are of it alone, statistics [s].
   absl::Status HeadForward(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
-                           const ConstMatrixView& value, const MatrixView& out, float* statistics);
+                           const ConstMatrixView& value, const int32_t* starts, const MatrixView& out,
+                           float* statistics);
   absl::Status HeadBackward(const AttentionShape& shape, const HeadOperands& head);
   cpu::AttentionRoom& RoomFor(DType dtype, int64_t head_dim);
   // Grows workspace_ to at least `floats` floats.

@@ -30,6 +30,7 @@ void CheckShape(const AttentionShape& shape, const ConstMatrixView& query, const
   GP_CHECK(key.rows == tokens && key.columns == shape.kv_heads * shape.head_dim);
   CheckSameShape(key, value);
   CheckSameShape(query, out);
+  GP_CHECK(shape.starts.size == 0 || shape.starts.size == tokens, "{} starts of {} tokens", shape.starts.size, tokens);
   GP_CHECK(statistics == tokens * shape.heads, "{} statistics of {} rows", statistics, tokens * shape.heads);
   for (const DType dtype : {key.dtype, value.dtype, out.dtype}) {
     GP_CHECK(dtype == query.dtype, "attention of {} with {}", DTypeName(query.dtype), DTypeName(dtype));
@@ -46,6 +47,16 @@ View HeadOf(const AttentionShape& shape, const View& view, int64_t sample, int64
   return Sub(view, sample * shape.sequence, shape.sequence, head * shape.head_dim, shape.head_dim);
 }
 
+// The starts of a sample, or null.
+const int32_t* StartsOf(const AttentionShape& shape, int64_t sample) {
+  return shape.starts.size == 0 ? nullptr : shape.starts.data + sample * shape.sequence;
+}
+
+// The first key that any of the queries from `row` on sees; `starts` are the sample's.
+int64_t FirstSeen(const int32_t* starts, int64_t row) { return starts == nullptr ? 0 : starts[row]; }
+
+const int32_t* StartsFrom(const int32_t* starts, int64_t row) { return starts == nullptr ? nullptr : starts + row; }
+
 }  // namespace
 
 // Operands of a gradient: of all samples and heads, or of one, whose gradients of key and value then are in fp32.
@@ -59,6 +70,7 @@ struct CpuBackend::HeadOperands {
   MatrixView grad_key;
   MatrixView grad_value;
   const float* statistics = nullptr;  // [s]
+  const int32_t* starts = nullptr;    // [s], of one sample; or null
 };
 
 cpu::AttentionRoom& CpuBackend::RoomFor(DType dtype, int64_t head_dim) {
@@ -88,25 +100,27 @@ absl::Status CpuBackend::Attention(const AttentionShape& shape, const ConstMatri
   const int64_t group = shape.heads / shape.kv_heads;
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
     for (int64_t head = 0; head < shape.heads; ++head) {
-      GP_RETURN_IF_ERROR(HeadForward(shape, HeadOf(shape, query, sample, head),
-                                     HeadOf(shape, key, sample, head / group),
-                                     HeadOf(shape, value, sample, head / group), HeadOf(shape, out, sample, head),
-                                     statistics.data + (sample * shape.heads + head) * shape.sequence));
+      GP_RETURN_IF_ERROR(HeadForward(
+          shape, HeadOf(shape, query, sample, head), HeadOf(shape, key, sample, head / group),
+          HeadOf(shape, value, sample, head / group), StartsOf(shape, sample), HeadOf(shape, out, sample, head),
+          statistics.data + (sample * shape.heads + head) * shape.sequence));
     }
   }
   return absl::OkStatus();
 }
 
 absl::Status CpuBackend::HeadForward(const AttentionShape& shape, const ConstMatrixView& query,
-                                     const ConstMatrixView& key, const ConstMatrixView& value, const MatrixView& out,
-                                     float* statistics) {
+                                     const ConstMatrixView& key, const ConstMatrixView& value, const int32_t* starts,
+                                     const MatrixView& out, float* statistics) {
   cpu::AttentionRoom& room = RoomFor(query.dtype, shape.head_dim);
   const int64_t d = shape.head_dim;
   const float scale = ScoreScale(shape);
   for (int64_t row = 0; row < shape.sequence; row += kQueries) {
     const int64_t rows = std::min(kQueries, shape.sequence - row);
     const MatrixView sums = room.Sums(rows);
-    for (int64_t first = 0; first < row + rows; first += kKeys) {
+    std::fill_n(room.totals, rows, 0.0F);
+    const int64_t first_block = FirstSeen(starts, row) / kKeys * kKeys;
+    for (int64_t first = first_block; first < row + rows; first += kKeys) {
       const int64_t keys = std::min(kKeys, row + rows - first);
       const MatrixView scores = room.Scores(rows, keys);
       const MatrixView exponentials = room.Exponentials(rows, keys);
@@ -114,10 +128,11 @@ absl::Status CpuBackend::HeadForward(const AttentionShape& shape, const ConstMat
                                         Addend::None(), scores));
       GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
         cpu::AttentionKernels<T, W>::SoftmaxBlock(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(exponentials), row,
-                                                  first, scale, room.maxima, room.totals, ToRows<float>(sums));
+                                                  first, StartsFrom(starts, row), scale, room.maxima, room.totals,
+                                                  ToRows<float>(sums));
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kNN, exponentials, Sub(value, first, keys, 0, d),
-                                        first == 0 ? Addend::None() : Addend{.matrix = sums}, sums));
+                                        first == first_block ? Addend::None() : Addend{.matrix = sums}, sums));
     }
     GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
       cpu::AttentionKernels<T, W>::EndSoftmax(ToRows<float>(ConstMatrixView(sums)), room.maxima, room.totals,
@@ -165,7 +180,8 @@ absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstM
                                                 .grad_query = HeadOf(shape, grad_query, sample, head),
                                                 .grad_key = key_sums,
                                                 .grad_value = value_sums,
-                                                .statistics = statistics.data + (sample * shape.heads + head) * s}));
+                                                .statistics = statistics.data + (sample * shape.heads + head) * s,
+                                                .starts = StartsOf(shape, sample)}));
       }
       GP_RETURN_IF_ERROR(Convert(key_sums, HeadOf(shape, grad_key, sample, kv)));
       GP_RETURN_IF_ERROR(Convert(value_sums, HeadOf(shape, grad_value, sample, kv)));
@@ -187,7 +203,8 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
       cpu::AttentionKernels<T, W>::RowProducts(ToRows<T>(grad_out), ToRows<T>(Sub(head.out, row, rows, 0, d)),
                                                room.products);
     }));
-    for (int64_t first = 0; first < row + rows; first += kKeys) {
+    const int64_t first_block = FirstSeen(head.starts, row) / kKeys * kKeys;
+    for (int64_t first = first_block; first < row + rows; first += kKeys) {
       const int64_t keys = std::min(kKeys, row + rows - first);
       const ConstMatrixView key = Sub(head.key, first, keys, 0, d);
       const MatrixView grad_key = Sub(head.grad_key, first, keys, 0, d);
@@ -201,7 +218,8 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
           products_->Run(Product::kNT, grad_out, Sub(head.value, first, keys, 0, d), Addend::None(), gradient));
       GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
         cpu::AttentionKernels<T, W>::Probabilities(ToRows<float>(ConstMatrixView(scores)), ToRows<T>(probabilities),
-                                                   row, first, scale, head.statistics + row);
+                                                   row, first, StartsFrom(head.starts, row), scale,
+                                                   head.statistics + row);
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kTN, probabilities, grad_out, {.matrix = grad_value}, grad_value));
       GP_RETURN_IF_ERROR(Launch(query.dtype, [&]<class T, class W>(T, W) {
@@ -210,8 +228,8 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
                                                     ToRows<T>(rounded));
       }));
       GP_RETURN_IF_ERROR(products_->Run(Product::kTN, rounded, query, {.matrix = grad_key}, grad_key));
-      GP_RETURN_IF_ERROR(
-          products_->Run(Product::kNN, rounded, key, first == 0 ? Addend::None() : Addend{.matrix = sums}, sums));
+      GP_RETURN_IF_ERROR(products_->Run(Product::kNN, rounded, key,
+                                        first == first_block ? Addend::None() : Addend{.matrix = sums}, sums));
     }
     GP_RETURN_IF_ERROR(Convert(sums, Sub(head.grad_query, row, rows, 0, d)));
   }
@@ -250,6 +268,7 @@ void CpuBackend::TileForward(const AttentionShape& shape, const ConstMatrixView&
       cpu::TileAttention::Forward({.query = ToRows<BFloat16>(HeadOf(shape, query, sample, head)),
                                    .key = ToRows<BFloat16>(HeadOf(shape, key, sample, head / group)),
                                    .value = ToRows<BFloat16>(HeadOf(shape, value, sample, head / group)),
+                                   .starts = StartsOf(shape, sample),
                                    .scale = ScoreScale(shape)},
                                   ToRows<BFloat16>(HeadOf(shape, out, sample, head)), statistics + i * shape.sequence,
                                   rooms + omp_get_thread_num() * cpu::TileAttention::RoomBytes(shape.head_dim));
@@ -282,6 +301,7 @@ void CpuBackend::TileBackward(const AttentionShape& shape, const HeadOperands& a
             {.query = ToRows<BFloat16>(HeadOf(shape, all.query, sample, head)),
              .key = ToRows<BFloat16>(HeadOf(shape, all.key, sample, kv)),
              .value = ToRows<BFloat16>(HeadOf(shape, all.value, sample, kv)),
+             .starts = StartsOf(shape, sample),
              .scale = ScoreScale(shape)},
             ToRows<BFloat16>(HeadOf(shape, all.out, sample, head)), all.statistics + (sample * shape.heads + head) * s,
             ToRows<BFloat16>(HeadOf(shape, all.grad_out, sample, head)),

@@ -46,11 +46,13 @@ struct AttentionKernels {
   static void Rope(int threads, const Rows<T>& x, const float* cosine, const float* sine, int64_t sequence,
                    int64_t head_dim, float sign);
   // Takes a block of scores of queries first_query, … and keys first_key, … into the softmax of its rows: turns them
-  // into exp(scale * score - the row's greatest so far), zero where the key comes after the query, and keeps that
-  // greatest in maxima and the sum so far in totals, both [rows]. `sums` [rows, …], what was added up of earlier
-  // blocks, is scaled to the new greatest.
+  // into exp(scale * score - the row's greatest so far), zero where the query does not see the key, and keeps that
+  // greatest in maxima and the sum so far in totals, both [rows]; totals are 0 before the first block. `sums` [rows,
+  // …], what was added up of earlier blocks, is scaled to the new greatest. `starts` [rows] as AttentionShape's, or
+  // null.
   static void SoftmaxBlock(const Rows<const float>& scores, const Rows<T>& exponentials, int64_t first_query,
-                           int64_t first_key, float scale, float* maxima, float* totals, const Rows<float>& sums);
+                           int64_t first_key, const int32_t* starts, float scale, float* maxima, float* totals,
+                           const Rows<float>& sums);
   // out = sums / totals; statistics = maxima + log(totals).
   static void EndSoftmax(const Rows<const float>& sums, const float* maxima, const float* totals, const Rows<T>& out,
                          float* statistics);
@@ -58,7 +60,7 @@ struct AttentionKernels {
   static void RowProducts(const Rows<const T>& a, const Rows<const T>& b, float* products);
   // Turns a block of scores into probabilities, exp(scale * score - statistics[i]).
   static void Probabilities(const Rows<const float>& scores, const Rows<T>& probabilities, int64_t first_query,
-                            int64_t first_key, float scale, const float* statistics);
+                            int64_t first_key, const int32_t* starts, float scale, const float* statistics);
   // grad_scores = scale * p * (grad - products[i]).
   static void ScoreGradients(const Rows<const T>& probabilities, const Rows<const float>& grad, const float* products,
                              float scale, const Rows<T>& grad_scores);

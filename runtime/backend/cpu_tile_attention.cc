@@ -235,32 +235,39 @@ struct ForwardRoom {
   float* totals = parts.Take<float>(kForwardQueries);
 };
 
-// Takes kPair queries from block row `row` on, `rows` of which exist, against a block of packed keys and values.
+// The first key that queries from `query` on see.
+int64_t FirstSeen(const TileAttention::Head& head, int64_t query) {
+  return head.starts == nullptr ? 0 : head.starts[query];
+}
+
+// Takes kPair queries from block row `row` on, `rows` of which exist, against the keys [seen, visible) of a block of
+// packed keys and values; `first` when they saw none before.
 void ForwardPair(const TileAttention::Head& head, const ForwardRoom& room, int64_t first_query, int64_t row,
-                 int64_t rows, int64_t first_key, int64_t visible) {
+                 int64_t rows, int64_t first_key, int64_t seen, int64_t visible, bool first) {
   const int64_t d = room.d;
+  const int64_t first_strip = seen / kPair;
   const int64_t strips = (visible + kPair - 1) / kPair;
   const Operand query = FirstOf(Block(head.query, 0, first_query + row + rows), first_query + row, room.copy);
-  for (int64_t strip = 0; strip < strips; ++strip) {
+  for (int64_t strip = first_strip; strip < strips; ++strip) {
     const BFloat16* const keys = room.keys + strip * kPair * d;
     ZeroSums();
     Multiply(query, {keys, keys + kTile * d, kRowBytes, kTileBytes}, d / kDepth);
     StoreSums(room.scores + strip * kPair, kForwardKeys);
   }
-  AttentionKernels<BFloat16, Wide>::SoftmaxBlock({room.scores, rows, strips * kPair, kForwardKeys},
-                                                 {room.exponentials, rows, strips * kPair, kForwardKeys},
-                                                 first_query + row, first_key, head.scale, room.maxima + row,
-                                                 room.totals + row, {room.sums + row * d, rows, d, d});
-  const Operand exponentials = RowsAsFirst(room.exponentials, kForwardKeys);
+  AttentionKernels<BFloat16, Wide>::SoftmaxBlock(
+      {room.scores, rows, strips * kPair, kForwardKeys}, {room.exponentials, rows, strips * kPair, kForwardKeys},
+      first_query + row, first_key, head.starts == nullptr ? nullptr : head.starts + first_query + row, head.scale,
+      room.maxima + row, room.totals + row, {room.sums + row * d, rows, d, d});
+  const Operand exponentials = RowsAsFirst(room.exponentials + first_strip * kPair, kForwardKeys);
   for (int64_t column = 0; column < d; column += kPair) {
     float* const sums = room.sums + row * d + column;
-    const BFloat16* const values = room.values + column / kTile * kTileElements;
-    if (first_key == 0) {
+    const BFloat16* const values = room.values + first_strip * kPair * d + column / kTile * kTileElements;
+    if (first) {
       ZeroSums();
     } else {
       LoadSums(sums, d);
     }
-    Multiply(exponentials, {values, values + kTileElements, kRowBytes, d / kTile * kTileBytes}, strips);
+    Multiply(exponentials, {values, values + kTileElements, kRowBytes, d / kTile * kTileBytes}, strips - first_strip);
     StoreSums(sums, d);
   }
 }
@@ -276,6 +283,7 @@ struct BackwardRoom {
   BFloat16* grad_columns = parts.Take<BFloat16>(kBackwardQueries * d);
   BFloat16* grad_rows = parts.Take<BFloat16>(kBackwardQueries * d);
   float* statistics = parts.Take<float>(kBackwardQueries);
+  int32_t* starts = parts.Take<int32_t>(kBackwardQueries);
   float* products = parts.Take<float>(kBackwardQueries);
   float* grad_query = parts.Take<float>(d * kBackwardQueries);  // transposed
   // Of the keys.
@@ -301,7 +309,11 @@ void PackQueries(const TileAttention::Head& head, const Rows<const BFloat16>& ou
   PackAsRows(grad, room.grad_rows);
   AttentionKernels<BFloat16, Wide>::RowProducts(grad, Block(out, first, rows), room.products);
   std::memcpy(room.statistics, statistics + first, static_cast<size_t>(rows) * sizeof(float));
+  for (int64_t i = 0; i < rows; ++i) {
+    room.starts[i] = head.starts == nullptr ? 0 : head.starts[first + i];
+  }
   for (int64_t i = rows; i < RoundUp(rows, kPair); ++i) {
+    room.starts[i] = room.starts[rows - 1];
     room.statistics[i] = kHidden;
     room.products[i] = 0;
   }
@@ -319,16 +331,20 @@ GP_CPU_INLINE void StoreRounded(BFloat16* to, __m512i bits) {
 
 // Turns kPair by kPair transposed scores and gradients of probabilities into probabilities and gradients of scores,
 // which go to columns `row`, … of the room's; `pairs` is the first row of its pairs. `diagonal`: the queries are the
-// keys, of which each sees those up to itself.
-GP_CPU_INLINE void ScoreGradients(const BackwardRoom& room, int64_t row, float scale, bool diagonal, BFloat16* pairs) {
+// keys, of which each sees those up to itself; of keys `first_key`, … in any case those from its start on.
+GP_CPU_INLINE void ScoreGradients(const BackwardRoom& room, int64_t row, float scale, bool diagonal, int64_t first_key,
+                                  BFloat16* pairs) {
   for (int64_t half = 0; half < kPair; half += kTile) {
     const F32 shift = Load(room.statistics + row + half);
     const F32 product = Load(room.products + row + half);
+    const __m512i starts = _mm512_load_si512(room.starts + row + half);
     for (int64_t key = 0; key < kPair; key += 2) {
       __m512i gradients[2];
       for (int64_t i = 0; i < 2; ++i) {
         const int64_t hidden = diagonal ? AtMost(key + i - half < 0 ? 0 : key + i - half, kTile) : 0;
-        const auto seen = static_cast<__mmask16>(0xffffU << hidden);
+        const auto from_start =
+            _mm512_cmple_epi32_mask(starts, _mm512_set1_epi32(static_cast<int>(first_key + key + i)));
+        const auto seen = static_cast<__mmask16>((0xffffU << hidden) & from_start);
         const F32 exponentials = Exp(Load(room.scores + (key + i) * kPair + half) * scale - shift);
         const __m512i p = Rounded(_mm512_maskz_mov_ps(seen, (__m512)exponentials.part[0]));
         const F32 probabilities = {{(FloatVector)Widened(p)}};
@@ -378,9 +394,13 @@ void BackwardBlock(const TileAttention::Head& head, const BackwardRoom& room, in
   for (int64_t key = 0; key < keys; key += kPair) {
     const int64_t at = first_key + key;
     const int64_t from = at < first_query ? 0 : at - first_query;
+    int64_t to = queries;  // of the queries that see any of the keys
+    while (to > from && room.starts[(to - 1) / kPair * kPair] >= at + kPair) {
+      to = (to - 1) / kPair * kPair;
+    }
     const Operand key_rows = FirstOf(head.key, at, room.key_copy);
     const Operand value_rows = FirstOf(head.value, at, room.value_copy);
-    for (int64_t row = from; row < queries; row += kPair) {
+    for (int64_t row = from; row < to; row += kPair) {
       const BFloat16* const query = room.query_columns + row * d;
       const BFloat16* const grad = room.grad_columns + row * d;
       ZeroSums();
@@ -389,26 +409,29 @@ void BackwardBlock(const TileAttention::Head& head, const BackwardRoom& room, in
       ZeroSums();
       Multiply(value_rows, {grad, grad + kTile * d, kRowBytes, kTileBytes}, d / kDepth);
       StoreSums(room.grad_probabilities, kPair);
-      ScoreGradients(room, row, head.scale, first_query + row == at, room.grad_score_pairs + key * kBackwardQueries);
+      ScoreGradients(room, row, head.scale, first_query + row == at, at,
+                     room.grad_score_pairs + key * kBackwardQueries);
     }
     const int64_t rows = head.key.rows - at;
-    AddOverQueries(room.probabilities, room.grad_rows, from, queries, room, rows, grad_value + at * d);
-    AddOverQueries(room.grad_scores, room.query_rows, from, queries, room, rows, grad_key + at * d);
+    if (to > from) {
+      AddOverQueries(room.probabilities, room.grad_rows, from, to, room, rows, grad_value + at * d);
+      AddOverQueries(room.grad_scores, room.query_rows, from, to, room, rows, grad_key + at * d);
+    }
   }
   const int64_t key_steps = (keys + kDepth - 1) / kDepth;
   for (int64_t row = 0; row < queries; row += kPair) {
-    const int64_t visible = AtMost(first_query + row + kPair - first_key, keys);
-    if (visible <= 0) {
+    const int64_t seen = room.starts[row] < first_key ? 0 : (room.starts[row] - first_key) / kDepth;
+    const int64_t visible = (AtMost(first_query + row + kPair - first_key, keys) + kDepth - 1) / kDepth;
+    if (visible <= seen) {
       continue;
     }
-    const BFloat16* const pairs = room.grad_score_pairs + row * 2;
+    const BFloat16* const pairs = room.grad_score_pairs + (seen * kTile * kBackwardQueries + row) * 2;
     const Operand gradients{pairs, pairs + kTile * 2, kBackwardQueries * 4, kTile * kBackwardQueries * 4};
     for (int64_t column = 0; column < d; column += kPair) {
-      const BFloat16* const first = room.keys + column / kTile * key_steps * kTileElements;
+      const BFloat16* const first = room.keys + (column / kTile * key_steps + seen) * kTileElements;
       float* const sums = room.grad_query + column * kBackwardQueries + row;
       LoadSums(sums, kBackwardQueries);
-      Multiply({first, first + key_steps * kTileElements, kRowBytes, kTileBytes}, gradients,
-               (visible + kDepth - 1) / kDepth);
+      Multiply({first, first + key_steps * kTileElements, kRowBytes, kTileBytes}, gradients, visible - seen);
       StoreSums(sums, kBackwardQueries);
     }
   }
@@ -446,14 +469,18 @@ void TileAttention::Forward(const Head& head, const Rows<BFloat16>& out, float* 
   const int64_t s = head.query.rows;
   for (int64_t first = 0; first < s; first += kForwardQueries) {
     const int64_t queries = AtMost(kForwardQueries, s - first);
-    for (int64_t first_key = 0; first_key < first + queries; first_key += kForwardKeys) {
+    std::memset(room.totals, 0, static_cast<size_t>(queries) * sizeof(float));
+    for (int64_t first_key = FirstSeen(head, first) / kForwardKeys * kForwardKeys; first_key < first + queries;
+         first_key += kForwardKeys) {
       const int64_t keys = AtMost(kForwardKeys, first + queries - first_key);
       PackAsColumns(Block(head.key, first_key, keys), room.keys);
       PackAsRows(Block(head.value, first_key, keys), room.values);
       for (int64_t row = 0; row < queries; row += kPair) {
+        const int64_t seen = FirstSeen(head, first + row) - first_key;
         const int64_t visible = AtMost(first + row + kPair - first_key, keys);
-        if (visible > 0) {
-          ForwardPair(head, room, first, row, AtMost(kPair, queries - row), first_key, visible);
+        if (visible > 0 && seen < keys) {
+          ForwardPair(head, room, first, row, AtMost(kPair, queries - row), first_key, seen < 0 ? 0 : seen, visible,
+                      seen >= 0);
         }
       }
     }
@@ -472,7 +499,8 @@ void TileAttention::Backward(const Head& head, const Rows<const BFloat16>& out, 
   for (int64_t first = 0; first < s; first += kBackwardQueries) {
     const int64_t queries = AtMost(kBackwardQueries, s - first);
     PackQueries(head, out, statistics, grad_out, first, queries, room);
-    for (int64_t first_key = 0; first_key < first + queries; first_key += kBackwardKeys) {
+    for (int64_t first_key = FirstSeen(head, first) / kBackwardKeys * kBackwardKeys; first_key < first + queries;
+         first_key += kBackwardKeys) {
       const int64_t keys = AtMost(kBackwardKeys, first + queries - first_key);
       BackwardBlock(head, room, first, queries, first_key, keys, grad_key, grad_value);
     }

@@ -16,7 +16,8 @@ struct TileAttention {
     Rows<const BFloat16> query;  // [s, d], as the others
     Rows<const BFloat16> key;
     Rows<const BFloat16> value;
-    float scale;  // of scores
+    const int32_t* starts;  // [s] as AttentionShape's, or null
+    float scale;            // of scores
   };
 
   // True for whole tiles of a size that the caches hold.

@@ -7,12 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "optimizer/model/job_spec.h"
 #include "runtime/data/corpus.h"
 
 namespace geopipe {
-
-inline constexpr int32_t kByteTokenizerBos = 256;
-inline constexpr int32_t kByteTokenizerEos = 257;
 
 // More files than this are refused: each is opened when a job is prepared.
 inline constexpr size_t kMaxTextFiles = 32'768;

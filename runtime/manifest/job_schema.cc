@@ -125,7 +125,13 @@ Schema<DataSpec> DataSchema(const std::string& folder) {
            &D::dtype, "Type of a token (format tokens).")
       .Key("shuffle", BooleanValue(), &D::shuffle, "Seeded order of samples, another in each epoch of the data.")
       .Key("tokenizer", ChoiceValue<std::string>({{"byte", "byte"}}), &D::tokenizer,
-           "How text becomes tokens: 256 bytes, begin and end (format text).");
+           "How text becomes tokens: 256 bytes, begin and end (format text).")
+      .Key("documents", ChoiceValue<Documents>({{"packed", Documents::kPacked}, {"reset", Documents::kReset}}),
+           &D::documents,
+           "packed: attention sees what comes before in a sample; reset: only its own document, and all nodes read the "
+           "data.")
+      .Key("end_of_text", OptionalValue("none", From<int64_t>(0, kMaxVocabulary - 1, IntegerValue())), &D::end_of_text,
+           "Id of the token that ends a document (documents reset, format tokens).");
 }
 
 ValueType<double> FractionValue() {

@@ -41,9 +41,10 @@ struct StageContext {
   bool cuts_messages() const { return sharding.tensor > 1 && !sharding.sequence_parallel; }
   int64_t message_elements() const { return tokens() * hidden() / sharding.tensor; }
   RopeTable rope() const { return {rope_cosine, rope_sine}; }
-  AttentionShape attention() const {
-    return {batch, sequence, model.num_attention_heads / sharding.tensor, kv_width() / model.head_dim(),
-            model.head_dim()};
+  AttentionShape attention(VectorView<const int32_t> starts) const {
+    return {
+        batch, sequence, model.num_attention_heads / sharding.tensor, kv_width() / model.head_dim(), model.head_dim(),
+        starts};
   }
 
   // Type of activations, messages and their gradients.

@@ -65,7 +65,9 @@ absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const
                                                                            TokenSource* tokens, WeightSource& weights,
                                                                            SharedRooms* rooms) {
   GP_RETURN_IF_ERROR(CheckOptions(options));
-  GP_CHECK(tokens != nullptr || !(options.layers.has_embedding || options.layers.has_head), "an end without tokens");
+  GP_CHECK(tokens != nullptr ||
+               !(options.layers.has_embedding || options.layers.has_head || options.document_end.has_value()),
+           "a stage without its tokens");
   StageContext context;
   context.model = options.model;
   context.sharding = options.sharding;
@@ -112,9 +114,14 @@ TransformerStage::TransformerStage(const TransformerStageOptions& options, Token
 }
 
 absl::Status TransformerStage::AllocateOwnBuffers() {
-  if (is_first() != is_last()) {
-    GP_ASSIGN_OR_RETURN(unused_tokens_,
-                        Tensor::Create(context_.allocator->staging(), kWorkspace, DType::kInt32, {context_.tokens()}));
+  const auto make = [this] {
+    return Tensor::Create(context_.allocator->staging(), kWorkspace, DType::kInt32, {context_.tokens()});
+  };
+  if (reads_tokens() && !is_first()) {
+    GP_ASSIGN_OR_RETURN(unused_inputs_, make());
+  }
+  if (reads_tokens() && !is_last()) {
+    GP_ASSIGN_OR_RETURN(unused_targets_, make());
   }
   GP_ASSIGN_OR_RETURN(scalars_, Tensor::Create(scalar_memory_, kWorkspace, DType::kFp64,
                                                {ScalarIndex(ScalarKind::kGradient, std::ssize(parameters_.all()))}));
@@ -221,6 +228,8 @@ absl::StatusOr<Tensor> TransformerStage::BlocksForward(Tensor x, MicroBatch& sav
   saved.blocks.resize(blocks_.size());
   for (size_t i = 0; i < blocks_.size(); ++i) {
     const bool leaves = i + 1 == blocks_.size() && !is_last();
+    saved.blocks[i].starts =
+        saved.starts.empty() ? VectorView<const int32_t>() : VectorView<const int32_t>(saved.starts);
     GP_RETURN_IF_ERROR(UseWeights(first_block() + i, /*backward=*/false));
     GP_ASSIGN_OR_RETURN(x, BlockForward(context_, blocks_[i], std::move(x),
                                         leaves ? leaving : MemoryCategory::kActivations, saved.blocks[i]));
@@ -290,6 +299,7 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batc
   if (!saved.blocks.empty()) {
     saved.blocks.back().grad_output.SetCategory(MemoryCategory::kActivations);  // from here it waits for W
   }
+  saved.starts = Tensor();
   saved.phase = Phase::kInputGradDone;
   return Timed<Tensor>{.value = std::move(gradient), .ready = Recorded(begun_ns)};
 }

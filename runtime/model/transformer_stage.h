@@ -27,7 +27,8 @@ struct TransformerStageOptions {
   TrainingSpec training;  // tokens_per_iteration = micro_batches * micro_batch_size * sequence_length * replicas
   int64_t micro_batch_size = 0;
   int64_t sequence_length = 0;
-  int32_t micro_batches = 0;  // per iteration and replica
+  int32_t micro_batches = 0;            // per iteration and replica
+  std::optional<int64_t> document_end;  // the token after which attention begins anew
   ParameterSharding sharding = {};
   Recompute recompute = Recompute::kNone;
 };
@@ -44,9 +45,9 @@ struct TransformerStageOptions {
 class TransformerStage final : public StageEngine {
  public:
   // `allocator`, `backend` and `tokens` must outlive the stage; `weights` is read here only. `tokens` may be null when
-  // the stage has neither end of the model. Errors: InvalidArgument when micro-batches don't make up the iteration's
-  // tokens or the sequence is longer than the model's positions; Unimplemented when the backend does not compute in the
-  // precision; those of `weights` and of the allocator.
+  // the stage has neither end of the model and no document_end. Errors: InvalidArgument when micro-batches don't make
+  // up the iteration's tokens or the sequence is longer than the model's positions; Unimplemented when the backend does
+  // not compute in the precision; those of `weights` and of the allocator.
   static absl::StatusOr<std::unique_ptr<TransformerStage>> Create(const TransformerStageOptions& options,
                                                                   Allocator& allocator, Backend& backend,
                                                                   TokenSource* tokens, WeightSource& weights,
@@ -88,6 +89,7 @@ class TransformerStage final : public StageEngine {
     Phase phase = Phase::kEmpty;
     Tensor inputs;         // [n] token ids; first stage
     Tensor targets;        // [n] token ids; last stage, freed by F
+    Tensor starts;         // [n] where in its sample a token's document begins; with document_end, freed by I
     Tensor grad_embedded;  // [n, h]: gradient of the embedding's output; first stage
     std::vector<SavedBlock> blocks;
     Tensor head_residual;  // [r, h]: input of the final norm / given away as its gradient
@@ -116,6 +118,8 @@ class TransformerStage final : public StageEngine {
   Completion Recorded(int64_t begun_ns) const { return context_.allocator->device().Record(begun_ns); }
   absl::Status CheckMessage(std::string_view what, const Tensor& message) const;
   absl::Status ReadTokens(int32_t micro_batch, MicroBatch& saved);
+  // Sets `starts` from the tokens of a micro-batch; both in the host's memory.
+  void FindStarts(std::span<const int32_t> inputs, std::span<int32_t> starts) const;
   absl::StatusOr<Tensor> EmbeddingForward(const MicroBatch& saved);
   absl::Status HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved);
   // The halves of a backward: of the head, of a layer, of the embedding.
@@ -153,6 +157,7 @@ class TransformerStage final : public StageEngine {
   bool tied() const { return options_.model.tie_word_embeddings; }
   // True for tied embeddings with the other use on another stage.
   bool shares_embedding() const { return tied() && options_.layers.has_embedding != options_.layers.has_head; }
+  bool reads_tokens() const { return is_first() || is_last() || options_.document_end.has_value(); }
   bool IsLast(int32_t micro_batch) const { return micro_batch + 1 == options_.micro_batches; }
 
   const TransformerStageOptions options_;
@@ -168,7 +173,8 @@ class TransformerStage final : public StageEngine {
   size_t embedding_bucket_ = 0;  // where is_first()
   size_t head_bucket_ = 0;       // where is_last()
   Tensor tied_message_;          // where TakeTiedGradient copies to; allocated when an iteration begins
-  Tensor unused_tokens_;         // the part of a TokenSource's output that a stage with one end does not need
+  Tensor unused_inputs_;         // the parts of a TokenSource's output that the stage does not keep
+  Tensor unused_targets_;
   Allocator scalar_memory_;
   Tensor scalars_;                 // by ScalarIndex
   std::vector<MicroBatch> saved_;  // per micro-batch

@@ -179,7 +179,7 @@ absl::Status AttentionForward(const StageContext& context, const BlockParameters
   const Qkv operands = AttentionOperands(context, saved);
   GP_RETURN_IF_ERROR(context.backend->Rope(operands.turned, context.rope(), context.sequence, context.model.head_dim(),
                                            RopeDirection::kForward));
-  const AttentionShape shape = context.attention();
+  const AttentionShape shape = context.attention(saved.starts);
   GP_ASSIGN_OR_RETURN(saved.statistics,
                       Tensor::Create(*context.allocator, category, DType::kFp32, {context.tokens() * shape.heads}));
   GP_ASSIGN_OR_RETURN(saved.context, context.NewRows(context.query_width(), category));
@@ -302,9 +302,9 @@ absl::Status QkvBackwardInput(const StageContext& context, const BlockParameters
                       context.NewRows(context.query_width() + 2 * context.kv_width(), MemoryCategory::kWorkspace));
   const Qkv operands = AttentionOperands(context, saved);
   const Qkv gradient = Qkv::In(context, saved.grad_qkv);
-  GP_RETURN_IF_ERROR(context.backend->AttentionGrad(context.attention(), operands.query, operands.key, operands.value,
-                                                    ViewOf(saved.context), saved.statistics, ViewOf(grad_context),
-                                                    gradient.query, gradient.key, gradient.value));
+  GP_RETURN_IF_ERROR(context.backend->AttentionGrad(
+      context.attention(saved.starts), operands.query, operands.key, operands.value, ViewOf(saved.context),
+      saved.statistics, ViewOf(grad_context), gradient.query, gradient.key, gradient.value));
   GP_RETURN_IF_ERROR(context.backend->Rope(gradient.turned, context.rope(), context.sequence, context.model.head_dim(),
                                            RopeDirection::kBackward));
   if (parameters.q_norm != nullptr) {

@@ -51,15 +51,16 @@ struct SavedBlock {
                      // are then not in qkv / freed
   Tensor query_rms;  // [n, heads/t], as key_rms of the key-value heads / freed
   Tensor key_rms;
-  Tensor statistics;    // [n * heads/t]: attention's / freed
-  Tensor context;       // [n, q/t]
-  Tensor mlp_residual;  // [r, h] / [n, h] gradient of the attention's output
-  Tensor mlp_rms;       // [r] / freed
-  Tensor mlp_input;     // [r, h]
-  Tensor gate_up;       // [n, 2f/t]: both side by side / their gradients
-  Tensor activation;    // [n, f/t]
-  Tensor grad_qkv;      // empty / [n, (q + 2k)/t]
-  Tensor grad_output;   // empty / [n, h] gradient of the layer's output
+  VectorView<const int32_t> starts;  // AttentionShape's, of the micro-batch, whose memory it is
+  Tensor statistics;                 // [n * heads/t]: attention's / freed
+  Tensor context;                    // [n, q/t]
+  Tensor mlp_residual;               // [r, h] / [n, h] gradient of the attention's output
+  Tensor mlp_rms;                    // [r] / freed
+  Tensor mlp_input;                  // [r, h]
+  Tensor gate_up;                    // [n, 2f/t]: both side by side / their gradients
+  Tensor activation;                 // [n, f/t]
+  Tensor grad_qkv;                   // empty / [n, (q + 2k)/t]
+  Tensor grad_output;                // empty / [n, h] gradient of the layer's output
 };
 
 // Returns the output [r, h], accounted as `output_category`. `input` is kept.

@@ -28,36 +28,54 @@ absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab_size) {
 }  // namespace
 
 absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved) {
-  if (!is_first() && !is_last()) {
+  if (!reads_tokens()) {
     return absl::OkStatus();
   }
-  const ParameterSharding& sharding = options_.sharding;
-  const int64_t first_sample = (micro_batch * sharding.data + sharding.data_rank) * options_.micro_batch_size;
-  const std::vector<int64_t> shape{context_.tokens()};
+  const auto make = [this](MemoryCategory category) {
+    return Tensor::Create(*context_.allocator, category, DType::kInt32, {context_.tokens()});
+  };
   if (is_first()) {
-    GP_ASSIGN_OR_RETURN(saved.inputs,
-                        Tensor::Create(*context_.allocator, MemoryCategory::kActivations, DType::kInt32, shape));
+    GP_ASSIGN_OR_RETURN(saved.inputs, make(MemoryCategory::kActivations));
   }
   if (is_last()) {
-    GP_ASSIGN_OR_RETURN(saved.targets,
-                        Tensor::Create(*context_.allocator, MemoryCategory::kWorkspace, DType::kInt32, shape));
+    GP_ASSIGN_OR_RETURN(saved.targets, make(MemoryCategory::kWorkspace));
+  }
+  if (options_.document_end.has_value()) {
+    GP_ASSIGN_OR_RETURN(saved.starts, make(MemoryCategory::kActivations));
   }
   if (dry_) {
     return absl::OkStatus();
   }
+  const ParameterSharding& sharding = options_.sharding;
+  const int64_t first_sample = (micro_batch * sharding.data + sharding.data_rank) * options_.micro_batch_size;
   const auto read = [&](const Tensor& inputs, const Tensor& targets) -> absl::Status {
     GP_RETURN_IF_ERROR(
         tokens_->Read(iteration_, first_sample, options_.micro_batch_size, inputs.int32(), targets.int32()));
     GP_RETURN_IF_ERROR(CheckTokens(inputs.int32(), options_.model.vocab_size));
-    return CheckTokens(targets.int32(), options_.model.vocab_size);
+    GP_RETURN_IF_ERROR(CheckTokens(targets.int32(), options_.model.vocab_size));
+    return saved.starts.empty() ? absl::OkStatus() : FillFromHost(saved.starts, [&](const Tensor& starts) {
+      FindStarts(inputs.int32(), starts.int32());
+      return absl::OkStatus();
+    });
   };
-  if (!is_last()) {
-    return FillFromHost(saved.inputs, [&](const Tensor& inputs) { return read(inputs, unused_tokens_); });
-  }
-  return FillFromHost(saved.targets, [&](const Tensor& targets) {
+  const auto read_inputs = [&](const Tensor& targets) {
     return is_first() ? FillFromHost(saved.inputs, [&](const Tensor& inputs) { return read(inputs, targets); })
-                      : read(unused_tokens_, targets);
-  });
+                      : read(unused_inputs_, targets);
+  };
+  return is_last() ? FillFromHost(saved.targets, read_inputs) : read_inputs(unused_targets_);
+}
+
+void TransformerStage::FindStarts(std::span<const int32_t> inputs, std::span<int32_t> starts) const {
+  int64_t start = 0;
+  for (int64_t i = 0; i < std::ssize(inputs); ++i) {
+    const int64_t position = i % context_.sequence;
+    if (position == 0) {
+      start = 0;
+    } else if (inputs[i - 1] == *options_.document_end) {
+      start = position;
+    }
+    starts[i] = static_cast<int32_t>(start);
+  }
 }
 
 absl::StatusOr<Tensor> TransformerStage::EmbeddingForward(const MicroBatch& saved) {

@@ -113,6 +113,7 @@ TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32
   options.micro_batch_size = plan.micro_batch_size;
   options.sequence_length = plan.sequence_length;
   options.micro_batches = plan.micro_batches;
+  options.document_end = preparation.job.data.document_end();
   options.sharding = preparation.sharding();
   options.recompute = plan.RecomputeOf(stage);
   return options;
@@ -235,7 +236,8 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
     return absl::UnimplementedError("backend modelled is not built into this worker; use cpu");
   }
   const LayerRange& layers = preparation_.plan.stages[stage].layers;
-  if (data_ == nullptr && (layers.has_embedding || layers.has_head)) {
+  const bool reads = layers.has_embedding || layers.has_head || preparation_.job.data.document_end().has_value();
+  if (data_ == nullptr && reads) {
     GP_ASSIGN_OR_RETURN(data_, TrainingData::Open(preparation_.job, preparation_.plan.sequence_length));
   }
   if (backend_ == nullptr) {

@@ -168,6 +168,10 @@ class ToyBackend final : public Backend {
     return {ToyDevice::Real(view.data), view.size};
   }
   static Addend Real(const Addend& addend) { return {Real(addend.matrix), Real(addend.row)}; }
+  static AttentionShape Real(AttentionShape shape) {
+    shape.starts = Real(shape.starts);
+    return shape;
+  }
   static RopeTable Real(RopeTable table) { return {Real(table.cosine), Real(table.sine)}; }
   static AdamWStep Real(AdamWStep step);
 

@@ -35,9 +35,10 @@ struct ReferenceAttention {
              const std::vector<float>& v, const std::vector<float>& grad_out) {
     const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
     const int64_t at = QueryAt(b, h, i);
+    const int64_t start = shape.starts.size == 0 ? 0 : shape.starts.data[b * shape.sequence + i];
     std::vector<double> p(i + 1);
     double total = 0;
-    for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t j = start; j <= i; ++j) {
       for (int64_t d = 0; d < shape.head_dim; ++d) {
         p[j] += static_cast<double>(q[at + d]) * k[KeyAt(b, h, j) + d];
       }
@@ -46,7 +47,7 @@ struct ReferenceAttention {
     }
     std::vector<double> grad_p(i + 1);
     double mean = 0;
-    for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t j = start; j <= i; ++j) {
       p[j] /= total;
       for (int64_t d = 0; d < shape.head_dim; ++d) {
         const int64_t value = KeyAt(b, h, j) + d;
@@ -56,7 +57,7 @@ struct ReferenceAttention {
       }
       mean += p[j] * grad_p[j];
     }
-    for (int64_t j = 0; j <= i; ++j) {
+    for (int64_t j = start; j <= i; ++j) {
       const double grad_score = scale * p[j] * (grad_p[j] - mean);
       for (int64_t d = 0; d < shape.head_dim; ++d) {
         grad_q[at + d] += grad_score * k[KeyAt(b, h, j) + d];
@@ -69,12 +70,29 @@ struct ReferenceAttention {
 TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loops") {
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
-  const auto shape =
+  auto shape =
       GENERATE(AttentionShape{1, 1, 1, 1, 2}, AttentionShape{2, 7, 4, 2, 6}, AttentionShape{2, 64, 2, 2, 8},
                AttentionShape{1, 65, 3, 1, 16}, AttentionShape{1, 200, 4, 2, 10}, AttentionShape{1, 1100, 2, 1, 8},
                AttentionShape{1, 1, 1, 1, 32}, AttentionShape{2, 33, 4, 2, 32}, AttentionShape{1, 300, 2, 2, 96},
                AttentionShape{1, 576, 2, 1, 64}, AttentionShape{1, 1061, 1, 1, 128});
   const auto type = GENERATE(DType::kFp32, DType::kBf16);
+  const bool has_documents = GENERATE(false, true);
+  std::vector<int32_t> starts;
+  if (has_documents) {
+    for (int64_t b = 0; b < shape.batch; ++b) {
+      // Long documents and short ones, so that whole blocks of keys are out of sight.
+      int64_t start = 0;
+      int64_t end = test.Integer(1, shape.sequence);
+      for (int64_t i = 0; i < shape.sequence; ++i) {
+        if (i == end) {
+          start = i;
+          end = i + test.Integer(1, test.Integer(1, 4) == 1 ? 600 : 40);
+        }
+        starts.push_back(static_cast<int32_t>(start));
+      }
+    }
+    shape.starts = starts;
+  }
   const int64_t tokens = shape.batch * shape.sequence;
   const int64_t width = shape.heads * shape.head_dim;
   const int64_t kv_width = shape.kv_heads * shape.head_dim;

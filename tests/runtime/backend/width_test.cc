@@ -105,14 +105,14 @@ Results Attention(uint64_t seed) {
   std::vector<float> totals(kRows, 2);
   std::vector<float> statistics(kRows);
   using Kernels = cpu::AttentionKernels<T, Width>;
-  Kernels::SoftmaxBlock(raw, exponentials, /*first_query=*/90, /*first_key=*/64, 0.3F, maxima.data(), totals.data(),
-                        sums);
+  Kernels::SoftmaxBlock(raw, exponentials, /*first_query=*/90, /*first_key=*/64, nullptr, 0.3F, maxima.data(),
+                        totals.data(), sums);
   Kernels::EndSoftmax({sums.data, kRows, kColumns, kColumns}, maxima.data(), totals.data(), operands.Out1(),
                       statistics.data());
   std::vector<float> products(kRows);
   Kernels::RowProducts(operands.In(), operands.In(), products.data());
   const auto probabilities = operands.Out1();
-  Kernels::Probabilities(raw, probabilities, 90, 64, 0.3F, statistics.data());
+  Kernels::Probabilities(raw, probabilities, 90, 64, nullptr, 0.3F, statistics.data());
   Kernels::ScoreGradients({probabilities.data, kRows, kColumns, kColumns}, raw, products.data(), 0.3F, operands.Out1());
   const std::vector<float> angles = operands.template Fill<float>(kRows * 5);
   const auto turned = operands.Out1();

@@ -184,6 +184,7 @@ class Grid {
                         .sequence_parallel = options_.sequence_parallel,
                         .precision = options_.precision,
                         .offloads_optimizer = options_.offloads_optimizer};
+    options.document_end = options_.document_end;
     options.recompute = options_.recompute.empty() ? Recompute::kNone : options_.recompute[place.pipeline];
     return options;
   }

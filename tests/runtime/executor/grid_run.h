@@ -30,8 +30,9 @@ struct GridOptions {
   bool sequence_parallel = false;
   bool offloads_optimizer = false;
   Precision precision = Precision::kFp32;
-  std::vector<Recompute> recompute;         // by pipeline rank; empty: none
-  int64_t iterations = 10;                  // the last is the one before this
+  std::optional<int64_t> document_end;  // the token after which attention begins anew
+  std::vector<Recompute> recompute;     // by pipeline rank; empty: none
+  int64_t iterations = 10;              // the last is the one before this
   int64_t first_iteration = 0;
   std::function<std::unique_ptr<TokenSource>(const Rank& rank)> tokens = {};  // of each rank anew; empty: random
   WeightSource* state = nullptr;  // before the first iteration, read by all ranks at once; null: random weights

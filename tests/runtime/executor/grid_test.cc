@@ -19,10 +19,12 @@ constexpr double kLossTolerance = 2e-5;
 constexpr double kNormTolerance = 1e-4;
 constexpr int32_t kGrids = kSanitized ? 8 : 70;
 
-void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count, int variant = 0) {
+void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count, int variant = 0,
+                      std::optional<int64_t> document_end = std::nullopt) {
   const uint64_t seed = TestSeed();
   std::mt19937_64 random(seed);
   GridOptions options = SmallGrid(tied, kv_heads, variant);
+  options.document_end = document_end;
   std::map<int64_t, GridResult> alone;  // by micro-batch size
   std::map<SumOrder, GridResult> of_order;
   double farthest_loss = 0;
@@ -33,6 +35,7 @@ void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count, int variant = 
     if (!alone.contains(options.micro_batch_size)) {
       GridOptions single = SmallGrid(tied, kv_heads, variant);
       single.micro_batch_size = options.micro_batch_size;
+      single.document_end = document_end;
       alone[options.micro_batch_size] = TrainGrid(single);
       REQUIRE(alone[options.micro_batch_size].status.ok());
     }
@@ -65,6 +68,10 @@ TEST_CASE("random grids train like one process: norms of heads, and a key-value 
 }
 TEST_CASE("random grids train like one process: all that families have besides, and a padded vocabulary") {
   CheckRandomGrids(true, 2, kGrids / 2, 4);
+}
+// One of the vocabulary's few tokens ends a document, so that most samples have several.
+TEST_CASE("random grids train like one process: documents that attention does not cross") {
+  CheckRandomGrids(false, 2, kGrids / 2, 0, 3);
 }
 
 }  // namespace

@@ -55,7 +55,12 @@ TEST_CASE("Every key of a job file counts") {
   CHECK(job->name == "full-1.0");
   CHECK(job->model.hidden_size == 5120);
   CHECK(job->model == *ModelPreset("llama-2-13b"));
-  CHECK(job->data == DataSpec{DataFormat::kText, {"/abs/*.txt", "/jobs/b.txt"}, TokenDtype::kUint32, false, "byte"});
+  CHECK(job->data == DataSpec{.format = DataFormat::kText,
+                              .paths = {"/abs/*.txt", "/jobs/b.txt"},
+                              .dtype = TokenDtype::kUint32,
+                              .shuffle = false,
+                              .tokenizer = "byte",
+                              .end_of_text = std::nullopt});
   const TrainingSpec training{.iterations = 5,
                               .tokens_per_iteration = 8192,
                               .seed = 18446744073709551615U,

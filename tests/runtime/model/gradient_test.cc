@@ -26,12 +26,15 @@ TransformerStageOptions Options(bool tied, int variant) {
   options.micro_batches = 2;
   options.sequence_length = 7;
   options.training.tokens_per_iteration = 28;
+  if (variant % 2 == 1) {
+    options.document_end = 4;  // one token of eleven: about half of the samples of seven have a document's end
+  }
   return options;
 }
 
 // Mean loss of the whole iteration 0.
 double ReferenceLoss(const TransformerStageOptions& options, const ReferenceModel::Weights& weights) {
-  const ReferenceModel reference(options.model);
+  const ReferenceModel reference(options.model, options.document_end);
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);
   double loss = 0;
   for (int64_t sample = 0; sample < options.micro_batches * options.micro_batch_size; ++sample) {

@@ -99,7 +99,8 @@ void ReferenceModel::Rotate(Rows& x) const {
   }
 }
 
-Rows ReferenceModel::Attention(const Weights& weights, const std::string& prefix, const Rows& x) const {
+Rows ReferenceModel::Attention(const Weights& weights, const std::string& prefix, const Rows& x,
+                               const std::vector<int64_t>& document) const {
   const auto vector = [&](const std::string& name) {
     const auto found = weights.find(prefix + "self_attn." + name);
     return found == weights.end() ? std::vector<double>() : found->second;
@@ -127,7 +128,7 @@ Rows ReferenceModel::Attention(const Weights& weights, const std::string& prefix
         for (int64_t c = 0; c < d; ++c) {
           score += q[i][q_column + c] * k[j][kv_column + c];
         }
-        p[j] = std::exp(score / std::sqrt(static_cast<double>(d)));
+        p[j] = document[i] == document[j] ? std::exp(score / std::sqrt(static_cast<double>(d))) : 0;
         total += p[j];
       }
       for (size_t j = 0; j <= i; ++j) {
@@ -155,13 +156,17 @@ double ReferenceModel::Loss(const Weights& weights, const std::vector<int32_t>& 
                             const std::vector<int32_t>& targets) const {
   const std::vector<double>& embedding = weights.at("model.embed_tokens.weight");
   Rows x;
+  std::vector<int64_t> document;
+  int64_t number = 0;
   for (const int32_t token : inputs) {
+    document.push_back(number);
+    number += document_end_ == token ? 1 : 0;
     const auto row = embedding.begin() + token * model_.hidden_size;
     x.emplace_back(row, row + model_.hidden_size);
   }
   for (int64_t layer = 0; layer < model_.num_hidden_layers; ++layer) {
     const std::string prefix = "model.layers." + std::to_string(layer) + ".";
-    Add(x, Attention(weights, prefix, Norm(x, weights.at(prefix + "input_layernorm.weight"))));
+    Add(x, Attention(weights, prefix, Norm(x, weights.at(prefix + "input_layernorm.weight")), document));
     Add(x, Mlp(weights, prefix, Norm(x, weights.at(prefix + "post_attention_layernorm.weight"))));
   }
   const Rows logits = Linear(Norm(x, weights.at("model.norm.weight")),

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,7 +15,9 @@ class ReferenceModel {
  public:
   using Weights = std::map<std::string, std::vector<double>, std::less<>>;  // by HF name, row-major
 
-  explicit ReferenceModel(const ModelSpec& model) : model_(model) {}
+  // `document_end`: the token after which attention begins anew.
+  explicit ReferenceModel(const ModelSpec& model, std::optional<int64_t> document_end = std::nullopt)
+      : model_(model), document_end_(document_end) {}
 
   // Sum over one sample's tokens of the cross-entropy of `targets` given `inputs`.
   double Loss(const Weights& weights, const std::vector<int32_t>& inputs, const std::vector<int32_t>& targets) const;
@@ -26,10 +29,13 @@ class ReferenceModel {
   void NormHeads(Rows& x, const std::vector<double>& weight) const;
   double Frequency(int64_t j) const;
   void Rotate(Rows& x) const;
-  Rows Attention(const Weights& weights, const std::string& prefix, const Rows& x) const;
+  // A position attends to those of its document alone; `document` has their numbers.
+  Rows Attention(const Weights& weights, const std::string& prefix, const Rows& x,
+                 const std::vector<int64_t>& document) const;
   Rows Mlp(const Weights& weights, const std::string& prefix, const Rows& x) const;
 
   ModelSpec model_;
+  std::optional<int64_t> document_end_;
 };
 
 }  // namespace geopipe

@@ -47,6 +47,8 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.data.path", "{}/other"},
       {"spec.data.dtype", "uint32"},
       {"spec.data.shuffle", "false"},
+      {"spec.data.documents", "reset"},
+      {"spec.data.end_of_text", "3"},
       {"spec.training.iterations", "3"},
       {"spec.training.tokens_per_iteration", "512"},
       {"spec.training.seed", "2"},

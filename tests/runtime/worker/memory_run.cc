@@ -35,6 +35,7 @@ std::string MemorySetting::name() const {
   }
   text += precision == Precision::kBf16 ? " bf16" : "";
   text += offloads_optimizer ? " offload" : "";
+  text += documents == Documents::kReset ? " documents" : "";
   return text + (latency_ns == 0 ? " no latency" : "");
 }
 
@@ -51,6 +52,7 @@ JobSpec JobOf(const MemorySetting& setting, const std::string& text_path) {
   job.model.tie_word_embeddings = setting.tied;
   job.data.format = DataFormat::kText;
   job.data.paths = {text_path};
+  job.data.documents = setting.documents;
   job.training.iterations = kIterations;
   job.training.tokens_per_iteration = kMicroBatches * setting.batch * setting.sequence * setting.data;
   job.training.learning_rate = 0.001;

@@ -37,6 +37,7 @@ struct MemorySetting {
   std::vector<Recompute> recompute = {};  // by pipeline rank; empty: none
   Precision precision = Precision::kFp32;
   bool offloads_optimizer = false;
+  Documents documents = Documents::kPacked;
 
   std::string name() const;
 };

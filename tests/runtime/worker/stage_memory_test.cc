@@ -33,6 +33,7 @@ std::vector<MemorySetting> Settings() {
       {.kind = kGeoPipe, .sites = "abcd", .delta_n = {1, 1, 1}, .batch = 2, .sequence = 64, .latency_ns = 0},
       {.kind = kGeoPipe, .sites = "ab", .delta_n = {3}, .batch = 2, .sequence = 128, .tied = true, .clips = false},
       {.kind = kZbH1, .sites = "abcd", .delta_n = {0, 0, 0}, .batch = 2, .sequence = 64},
+      {.kind = kGeoPipeZb, .sites = "abc", .delta_n = {1, 2}, .batch = 2, .documents = Documents::kReset},
       {.kind = kZbH2, .sites = "abc", .delta_n = {0, 0}, .batch = 2, .sequence = 32, .tied = true},
       {.kind = kGeoPipeZb, .sites = "abc", .delta_n = {2, 2}, .batch = 1, .sequence = 64},
   };
