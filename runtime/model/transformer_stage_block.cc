@@ -225,9 +225,10 @@ absl::Status ForwardToActivation(const StageContext& context, const BlockParamet
 
 void DropAfterForward(const StageContext& context, SavedBlock& saved) {
   if (DropsAll(context)) {
-    Tensor input = std::move(saved.input);
-    saved = SavedBlock();
-    saved.input = std::move(input);
+    SavedBlock kept;
+    kept.input = std::move(saved.input);
+    kept.starts = saved.starts;
+    saved = std::move(kept);
   } else if (DropsCheap(context)) {
     saved.attention_input = Tensor();
     saved.mlp_input = Tensor();
