@@ -256,6 +256,7 @@ absl::StatusOr<Tensor> TransformerStage::LayerInputGrad(size_t layer, Tensor gra
 
 // Returns the message for the stage before; on the first stage keeps the gradient for the embedding's W instead.
 absl::StatusOr<Tensor> TransformerStage::EndInputGrad(Tensor gradient, MicroBatch& saved) {
+  saved.starts = Tensor();
   if (!is_first()) {
     return context_.ToMessage(std::move(gradient));
   }
@@ -299,7 +300,6 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batc
   if (!saved.blocks.empty()) {
     saved.blocks.back().grad_output.SetCategory(MemoryCategory::kActivations);  // from here it waits for W
   }
-  saved.starts = Tensor();
   saved.phase = Phase::kInputGradDone;
   return Timed<Tensor>{.value = std::move(gradient), .ready = Recorded(begun_ns)};
 }
