@@ -14,7 +14,7 @@ without_tests=()
 if [ ! -f "$root/build/release/CMakeCache.txt" ]; then
   without_tests=(-DGEOPIPE_BUILD_TESTS=OFF)
 fi
-"$root/deploy/build.sh" release "${without_tests[@]}" -- geopipe-coordinator geopipe-agent geopipe-worker geopipectl
+"$root/deploy/build.sh" release "${without_tests[@]}" -- geopipe-coordinator geopipe-agent geopipe-worker geopipe-tokenize geopipectl
 
 echo "==> playground: training deploy/examples/tiny.yaml over three sites"
 exec "$root/build/release/bin/geopipectl" playground --sites 3 --link latency=20ms,bandwidth=1Gbps \

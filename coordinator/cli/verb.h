@@ -100,6 +100,7 @@ using VerbFunction = absl::StatusOr<int> (*)(std::span<const std::string> argume
 absl::StatusOr<int> RunApply(std::span<const std::string> arguments);
 absl::StatusOr<int> RunCancel(std::span<const std::string> arguments);
 absl::StatusOr<int> RunCheckpoint(std::span<const std::string> arguments);
+absl::StatusOr<int> RunData(std::span<const std::string> arguments);
 absl::StatusOr<int> RunPause(std::span<const std::string> arguments);
 absl::StatusOr<int> RunResume(std::span<const std::string> arguments);
 absl::StatusOr<int> RunDrain(std::span<const std::string> arguments);

@@ -89,12 +89,12 @@ class TextCorpus final : public Corpus {
 };
 
 // Paths that `pattern` names, in any order. A path without wildcards names itself, whether it exists or not.
-absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern) {
+absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern, std::string_view key) {
   std::error_code error;
   if (fs::exists(pattern, error) || pattern.find_first_of("*?[") == std::string::npos) {
     if (fs::is_directory(pattern, error)) {
       return absl::FailedPreconditionError(
-          fmt::format("{}: data.path names a folder; name its files, as in {}/*", pattern, pattern));
+          fmt::format("{}: {} names a folder; name its files, as in {}/*", pattern, key, pattern));
     }
     return std::vector<std::string>{pattern};
   }
@@ -108,8 +108,8 @@ absl::StatusOr<std::vector<std::string>> Expand(const std::string& pattern) {
   }
   globfree(&matches);
   if (result != 0 || paths.empty()) {
-    return absl::NotFoundError(fmt::format(
-        "{}: data.path matches no file on this node; check the pattern, and that the data is here", pattern));
+    return absl::NotFoundError(
+        fmt::format("{}: {} matches no file on this node; check the pattern, and that the data is here", pattern, key));
   }
   return paths;
 }
@@ -140,10 +140,10 @@ absl::Status CheckIsText(const DataFiles& files, size_t index, int64_t begin) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<std::string>> TextFiles(const std::vector<std::string>& patterns) {
+absl::StatusOr<std::vector<std::string>> MatchFiles(const std::vector<std::string>& patterns, std::string_view key) {
   std::set<std::string> resolved;  // std::string compares bytes as unsigned, independent of the locale
   for (const std::string& pattern : patterns) {
-    GP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Expand(pattern));
+    GP_ASSIGN_OR_RETURN(const std::vector<std::string> paths, Expand(pattern, key));
     for (const std::string& path : paths) {
       std::error_code error;
       const fs::path canonical = fs::canonical(path, error);
@@ -151,13 +151,18 @@ absl::StatusOr<std::vector<std::string>> TextFiles(const std::vector<std::string
       resolved.insert(error ? path : canonical.string());
     }
   }
+  return std::vector<std::string>(resolved.begin(), resolved.end());
+}
+
+absl::StatusOr<std::vector<std::string>> TextFiles(const std::vector<std::string>& patterns) {
+  GP_ASSIGN_OR_RETURN(std::vector<std::string> resolved, MatchFiles(patterns, "data.path"));
   if (resolved.size() > kMaxTextFiles) {
     return absl::FailedPreconditionError(
         fmt::format("data.path: {} files, at most {} can be open at once; join them into fewer files, or tokenize them "
                     "into data.format: tokens",
                     resolved.size(), kMaxTextFiles));
   }
-  return std::vector<std::string>(resolved.begin(), resolved.end());
+  return resolved;
 }
 
 absl::StatusOr<std::unique_ptr<Corpus>> OpenText(const std::vector<std::string>& patterns) {

@@ -5,6 +5,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "optimizer/model/job_spec.h"
@@ -14,6 +15,9 @@ namespace geopipe {
 
 // More files than this are refused: each is opened when a job is prepared.
 inline constexpr size_t kMaxTextFiles = 32'768;
+
+// The files that `patterns` name, as in TextFiles, however many; errors call what names them `key` ("data.path").
+absl::StatusOr<std::vector<std::string>> MatchFiles(const std::vector<std::string>& patterns, std::string_view key);
 
 // The files of data.path in the order in which they are read. `patterns` are paths or globs (glob(7): * ? [...]; a path
 // that exists is never read as a glob). Links are resolved; a file named twice counts once; files follow each other in

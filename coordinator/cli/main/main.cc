@@ -25,7 +25,7 @@ struct Verb {
   VerbFunction run;
 };
 
-constexpr std::array<Verb, 18> kVerbs{{
+constexpr std::array<Verb, 19> kVerbs{{
     {"playground", "Train a job over several sites rehearsed on this machine.", RunPlayground},
     {"plan", "Say what a job would do on a cluster, and why. No server needed.", RunPlan},
     {"simulate", "Simulate a schedule with explicit costs. No server needed.", RunSimulate},
@@ -41,6 +41,7 @@ constexpr std::array<Verb, 18> kVerbs{{
     {"checkpoint", "List, verify and ask for checkpoints.", RunCheckpoint},
     {"drain", "Take a site out of use: its jobs go on at other sites.", RunDrain},
     {"uncordon", "Take a drained site into use again.", RunUncordon},
+    {"data", "Make training data of text: data tokenize. No server needed.", RunData},
     {"export-hf", "Write a checkpoint's weights for Hugging Face's tools. No server needed.", RunExportHf},
     {"explain", "Every key of a file: its type, its default, what it means.", RunExplain},
     {"version", "Versions of this program and of the coordinator.", RunVersion},
