@@ -12,8 +12,10 @@
 #include "runtime/base/output.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/terminal.h"
+#include "runtime/base/utf8.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/export/hf_export.h"
+#include "runtime/checkpoint/export/model_files.h"
 #include "runtime/weights/float_formats.h"
 
 namespace geopipe {
@@ -66,12 +68,52 @@ absl::StatusOr<HfExportSummary> Export(const Checkpoint& checkpoint, const std::
   return summary;
 }
 
+// Reads the files that go with the weights into `options`, and says on standard error why there are none where one
+// would expect them. `folder`: "auto", "none", or their folder.
+absl::Status FindModelFiles(const Checkpoint& checkpoint, const std::string& folder, HfExportOptions& options) {
+  const bool is_given = folder != "auto";
+  const std::string source = is_given ? folder : ModelFilesFolder(checkpoint);
+  std::error_code error;
+  if (source.empty() || folder == "none") {
+    return absl::OkStatus();
+  }
+  if (!std::filesystem::is_directory(source, error)) {
+    if (is_given) {
+      return absl::InvalidArgumentError(fmt::format("--tokenizer {} is no folder; name the folder of a model", source));
+    }
+    PrintErr(
+        "note: no tokenizer is written: the job's weights came from {}, which is not on this node; name its folder "
+        "with --tokenizer DIR\n",
+        Printable(source));
+    return absl::OkStatus();
+  }
+  GP_ASSIGN_OR_RETURN(options.model_files, ReadModelFiles(source));
+  if (options.model_files.empty() && is_given) {
+    return absl::InvalidArgumentError(
+        fmt::format("--tokenizer {} has no files of a tokenizer; name the folder of a model", source));
+  }
+  if (options.model_files.empty()) {
+    PrintErr("note: no tokenizer is written: {} has none; name another folder with --tokenizer DIR\n",
+             Printable(source));
+  }
+  return absl::OkStatus();
+}
+
+nlohmann::ordered_json NamesOf(const std::vector<ModelFile>& files) {
+  auto names = nlohmann::ordered_json::array();
+  for (const ModelFile& file : files) {
+    names.push_back(Printable(file.name));
+  }
+  return names;
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string checkpoint_path;
   std::string output;
+  std::string tokenizer = "auto";
   HfExportOptions options;
   FlagSet flags("geopipectl export-hf",
                 "Writes the weights of a checkpoint as a directory that Hugging Face's tools load and that a job may "
@@ -95,6 +137,10 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
                    ? absl::OkStatus()
                    : absl::InvalidArgumentError(fmt::format("'{}' is not one of cut|keep", text));
       });
+  flags.Add(
+      "tokenizer", &tokenizer, "auto|none|DIR",
+      "Folder of a model whose tokenizer, chat template and generation settings are written too; auto: the one that "
+      "the job's weights came from.");
   common.AddFormat(flags);
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
     return *exit_code;
@@ -116,6 +162,7 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
   if (!checkpoint.ok()) {
     return absl::IsNotFound(checkpoint.status()) ? checkpoint.status() : OrFailed(checkpoint.status());
   }
+  GP_RETURN_IF_ERROR(FindModelFiles(*checkpoint, tokenizer, options));
   const absl::StatusOr<HfExportSummary> summary = Export(*checkpoint, output, options);
   if (!summary.ok()) {
     return WithExportExitCode(summary.status());
@@ -125,11 +172,16 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
                    {"dtype", RowOf(options.format).name},
                    {"tensors", summary->tensors},
                    {"bytes", summary->bytes},
-                   {"files", summary->files}},
+                   {"files", summary->files},
+                   {"model_files", NamesOf(options.model_files)}},
                   common.output);
   } else {
-    PrintOut("wrote {}, {} in {} to {}; load it with transformers' AutoModelForCausalLM.from_pretrained\n",
-             Counted(summary->tensors, "tensor"), HumanBytes(summary->bytes), Counted(summary->files, "file"), output);
+    PrintOut("wrote {}, {} in {}{} to {}; load it with transformers' AutoModelForCausalLM.from_pretrained\n",
+             Counted(summary->tensors, "tensor"), HumanBytes(summary->bytes), Counted(summary->files, "file"),
+             options.model_files.empty() ? ""
+                                         : fmt::format(", and {} of tokenizer and generation",
+                                                       Counted(std::ssize(options.model_files), "file")),
+             output);
   }
   return kExitOk;
 }

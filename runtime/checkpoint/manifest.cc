@@ -153,6 +153,10 @@ absl::Status ValidateFileEntry(const FileEntry& file) {
 }
 
 absl::Status ValidateCheckpointManifest(const CheckpointManifest& manifest) {
+  if (manifest.init_from.size() > Limits::kMaxPathBytes || !IsUtf8(manifest.init_from)) {
+    return Invalid(fmt::format("init_from has {} bytes or is not UTF-8; at most {} bytes are allowed",
+                               manifest.init_from.size(), Limits::kMaxPathBytes));
+  }
   if (!IsName(manifest.job)) {
     return Invalid(fmt::format("the job's name has {} bytes or is not UTF-8; 1 to {} bytes are allowed",
                                manifest.job.size(), Limits::kMaxNameBytes));

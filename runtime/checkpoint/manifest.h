@@ -5,6 +5,7 @@
 //    "format": "geopipe-checkpoint", "version": 1,
 //    "job": "mini", "incarnation": 17, "epoch": 3, "next_iteration": 200, "seed": 1, "tokens_per_iteration": 4096,
 //    "sequence_length": 64, "model": {"hidden_size": 64, …}, "plan": "…",
+//    "init_from": "/models/mini",
 //    "files": [{"name": "layer-00000.weights.safetensors", "bytes": 1234, "header_bytes": 328,
 //               "header_crc32c": "01234567",
 //               "tensors": [{"name": "model.layers.0.input_layernorm.weight", "dtype": "F32", "shape": [64],
@@ -41,6 +42,7 @@ struct CheckpointLimits {
   static constexpr size_t kMaxFiles = 100'000;
   static constexpr size_t kMaxFileTensors = 100'000;
   static constexpr size_t kMaxNameBytes = 255;
+  static constexpr size_t kMaxPathBytes = 4096;
   static constexpr size_t kMaxDimensions = 8;
   static constexpr int64_t kMaxFileBytes = int64_t{1} << 50;
   static constexpr int64_t kMaxHeaderBytes = 100'000'000;  // as in the reference implementation of safetensors
@@ -89,6 +91,8 @@ struct CheckpointManifest {
   int64_t sequence_length = 0;  // with these three, which samples come next
   ModelSpec model{};
   std::string plan{};  // opaque
+  // Folder that the job took its first weights from, on the nodes where it ran: it has the tokenizer. Empty: none.
+  std::string init_from{};
   std::vector<FileEntry> files{};
 
   friend bool operator==(const CheckpointManifest&, const CheckpointManifest&) = default;

@@ -259,6 +259,7 @@ CheckpointManifest ReadFields(const json& root, absl::Status& error) {
   fields.Read("tokens_per_iteration", manifest.tokens_per_iteration);
   fields.Read("sequence_length", manifest.sequence_length);
   fields.Read("plan", manifest.plan);
+  fields.ReadOptional("init_from", manifest.init_from);
   if (const auto model = root.find("model"); model != root.end()) {
     Fields model_fields(*model, "the model", error);
     ForEachModelField([&](const char* name, auto member) { model_fields.Read(name, manifest.model.*member); });
@@ -315,6 +316,9 @@ std::string CheckpointManifestText(const CheckpointManifest& manifest) {
   ForEachModelField([&](const char* name, auto member) { model[name] = manifest.model.*member; });
   model.update(FamilyFields(manifest.model));
   root["plan"] = manifest.plan;
+  if (!manifest.init_from.empty()) {
+    root["init_from"] = manifest.init_from;
+  }
   ordered_json& files = root["files"] = ordered_json::array();
   for (const FileEntry& file : manifest.files) {
     files.push_back(ToJson(file));

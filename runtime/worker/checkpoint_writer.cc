@@ -135,6 +135,9 @@ absl::Status CheckpointWriter::Complete(const Manifest& order) {
                               .tokens_per_iteration = context.job.training.tokens_per_iteration,
                               .sequence_length = context.sequence_length,
                               .model = context.job.model};
+  if (context.job.init_from.size() <= CheckpointLimits::kMaxPathBytes) {
+    manifest.init_from = context.job.init_from;
+  }
   for (const v1::CheckpointFile& file : order.command.files()) {
     GP_ASSIGN_OR_RETURN(FileEntry entry, FromProto(file));
     manifest.files.push_back(std::move(entry));

@@ -262,6 +262,9 @@ absl::StatusOr<HfExportSummary> ExportHf(const Checkpoint& checkpoint, const std
   if (shards.size() > 1) {
     GP_RETURN_IF_ERROR(output.WriteText("model.safetensors.index.json", IndexText(shards)));
   }
+  for (const ModelFile& file : options.model_files) {
+    GP_RETURN_IF_ERROR(output.WriteText(file.name, file.content));
+  }
   GP_RETURN_IF_ERROR(output.WriteText("config.json", config));
   output.Keep();
   return summary;

@@ -2,7 +2,8 @@
 //
 // It has config.json and model.safetensors, or shards `model-00001-of-00003.safetensors` with
 // model.safetensors.index.json, which names the shard of each tensor. config.json is written last, so a directory
-// without it is one whose export was cut off. There is no tokenizer: a checkpoint knows none.
+// without it is one whose export was cut off. A checkpoint has no tokenizer: its files come from elsewhere
+// (model_files.h).
 #pragma once
 
 #include <absl/status/status.h>
@@ -11,8 +12,10 @@
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "runtime/checkpoint/checkpoint.h"
+#include "runtime/checkpoint/export/model_files.h"
 #include "runtime/weights/float_formats.h"
 
 namespace geopipe {
@@ -24,6 +27,8 @@ struct HfExportOptions {
   int64_t max_shard_bytes = 5'000'000'000;
   // Says whether the rows of a padded vocabulary that stand for no token are written as tokens too, or left out.
   bool keeps_padding = false;
+  // Files that are written beside the weights.
+  std::vector<ModelFile> model_files = {};
   // Called before each tensor. An error ends the export with that error.
   std::function<absl::Status(int64_t bytes_written, int64_t bytes_total)> progress = [](int64_t, int64_t) {
     return absl::OkStatus();

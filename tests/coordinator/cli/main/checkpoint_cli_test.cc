@@ -47,8 +47,85 @@ TEST_CASE("export-hf writes a directory and says what was written") {
   result =
       Run({"export-hf", "--checkpoint", folder, "--output", output + "2", "--max-shard-size", "1kB", "-o", "json"});
   CHECK(result.exit_code == 0);
-  CHECK(Json::parse(result.out) ==
-        Json{{"output", output + "2"}, {"dtype", "fp32"}, {"tensors", 12}, {"bytes", 3296}, {"files", 4}});
+  CHECK(Json::parse(result.out) == Json{{"output", output + "2"},
+                                        {"dtype", "fp32"},
+                                        {"tensors", 12},
+                                        {"bytes", 3296},
+                                        {"files", 4},
+                                        {"model_files", Json::array()}});
+}
+
+TEST_CASE("export-hf carries the tokenizer of the folder that the job's weights came from") {
+  const TempDir dir;
+  const std::string first = WrittenCheckpoint(dir.path() + "/first", SmallModel(1), 9);
+  const std::string second = WrittenCheckpoint(dir.path() + "/second", SmallModel(1), 9);
+  const auto begin_from = [](const std::string& folder, const std::string& source) {
+    CheckpointManifest manifest = Checkpoint::Open(folder)->manifest();
+    manifest.init_from = source;
+    REQUIRE(WriteCheckpointManifest(folder, manifest).ok());
+    CHECK(Checkpoint::Open(folder)->manifest() == manifest);
+  };
+  const std::string model = dir.path() + "/model";
+  begin_from(first, model);
+  begin_from(second, first);  // and this one from the other's checkpoint
+  int exports = 0;
+  const auto run = [&](const std::string& folder, std::vector<std::string> more) {
+    const std::string output = dir.path() + "/out" + std::to_string(++exports);
+    std::vector<std::string> args{"export-hf", "--checkpoint", folder, "--output", output};
+    args.insert(args.end(), more.begin(), more.end());
+    return std::pair(Run(args), output);
+  };
+  auto [result, output] = run(second, {});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err == "note: no tokenizer is written: the job's weights came from " + model +
+                          ", which is not on this node; name its folder with --tokenizer DIR\n");
+  CHECK(Names(output) == std::vector<std::string>{"config.json", "model.safetensors"});
+  dir.Write("model/config.json", "{}");
+  std::tie(result, output) = run(second, {});
+  CHECK(result.err ==
+        "note: no tokenizer is written: " + model + " has none; name another folder with --tokenizer DIR\n");
+  const std::vector<std::string> carried{"added_tokens.json",
+                                         "chat_template.jinja",
+                                         "chat_template_tool.jinja",
+                                         "generation_config.json",
+                                         "merges.txt",
+                                         "special_tokens_map.json",
+                                         "tokenizer.json",
+                                         "tokenizer.model",
+                                         "tokenizer_config.json",
+                                         "vocab.json"};
+  for (const std::string& name : carried) {
+    dir.Write("model/" + name, "content of " + name);
+  }
+  dir.Write("model/model.safetensors", "not carried");
+  dir.Write("model/README.md", "not carried");
+  std::tie(result, output) = run(second, {});
+  CHECK(result.exit_code == 0);
+  CHECK(result.err.empty());
+  CHECK_THAT(result.out, Catch::Contains(" in 1 file, and 10 files of tokenizer and generation to " + output + ";"));
+  std::vector<std::string> names = carried;
+  names.insert(names.end(), {"config.json", "model.safetensors"});
+  std::ranges::sort(names);
+  CHECK(Names(output) == names);
+  for (const std::string& name : carried) {
+    CHECK(Content(output + "/" + name) == "content of " + name);
+  }
+  CHECK(Content(output + "/config.json") != "{}");
+  std::tie(result, output) = run(second, {"--tokenizer", "none"});
+  CHECK(result.err.empty());
+  CHECK(Names(output) == std::vector<std::string>{"config.json", "model.safetensors"});
+  dir.Write("other/tokenizer.json", "another");
+  std::tie(result, output) = run(second, {"--tokenizer", dir.path() + "/other", "-o", "json"});
+  CHECK(Json::parse(result.out)["model_files"] == Json{"tokenizer.json"});
+  CHECK(Content(output + "/tokenizer.json") == "another");
+  std::tie(result, output) = run(second, {"--tokenizer", dir.path() + "/none"});
+  CHECK(result.exit_code == 2);
+  CHECK(result.err == "error: --tokenizer " + dir.path() + "/none is no folder; name the folder of a model\n");
+  CHECK(!fs::exists(output));
+  std::tie(result, output) = run(second, {"--tokenizer", dir.path() + "/first"});
+  CHECK(result.exit_code == 2);
+  CHECK(result.err ==
+        "error: --tokenizer " + dir.path() + "/first has no files of a tokenizer; name the folder of a model\n");
 }
 
 TEST_CASE("export-hf names what it was given that is wrong") {
