@@ -32,8 +32,8 @@ inline constexpr int64_t kByteTokenizerVocabulary = 258;
 inline constexpr int32_t kByteTokenizerBos = 256;
 inline constexpr int32_t kByteTokenizerEos = 257;
 
-// How the documents of a sample meet: kPacked lets attention see those before, kReset begins anew after each end of
-// text.
+// Meeting of the documents of a sample: with kPacked attention sees those before, with kReset it begins anew after each
+// end of text.
 enum class Documents : uint8_t { kPacked, kReset };
 
 struct DataSpec {

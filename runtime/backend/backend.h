@@ -105,7 +105,7 @@ struct VectorView {
 // Storage of the operands of C = A * B. kNN: A [m, k], B [k, n]; kNT: A [m, k], B [n, k]; kTN: A [k, m], B [k, n].
 enum class Product : uint8_t { kNN, kNT, kTN };
 
-// What is added to a product before it is rounded; parts without data add nothing.
+// Summands of a product, added before it is rounded; parts without data add nothing.
 struct Addend {
   ConstMatrixView matrix = {};       // of the result's shape and type, and maybe its memory
   VectorView<const float> row = {};  // to each row
@@ -113,8 +113,8 @@ struct Addend {
   static Addend None() { return {}; }
 };
 
-// Of causal attention. Where `starts` [batch * sequence] is given, the query at position i of a sample sees the keys
-// from position starts[i] on alone; REQUIRES: it decreases nowhere in a sample, and 0 <= starts[i] <= i.
+// Sizes of causal attention. Where `starts` [batch * sequence] is given, the query at position i of a sample sees the
+// keys from position starts[i] on alone; REQUIRES: it decreases nowhere in a sample, and 0 <= starts[i] <= i.
 struct AttentionShape {
   int64_t batch = 0;
   int64_t sequence = 0;

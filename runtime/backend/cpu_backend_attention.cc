@@ -280,7 +280,7 @@ void CpuBackend::TileBackward(const AttentionShape& shape, const HeadOperands& a
   const int64_t s = shape.sequence;
   const int64_t d = shape.head_dim;
   const int64_t group = shape.heads / shape.kv_heads;
-  // As many threads as have room for the sums of a key and value head, and may have work.
+  // Counts the threads that have room for the sums of a key and value head, and may have work.
   const int64_t sums = 2 * s * d;
   const int64_t parts = std::min({int64_t{threads_}, shape.batch * shape.kv_heads,
                                   workspace_.size() / static_cast<int64_t>(sizeof(float)) / sums});

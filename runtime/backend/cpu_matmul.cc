@@ -40,7 +40,7 @@ Extents ExtentsOf(Product product, const ConstMatrixView& a, const ConstMatrixVi
   return {m, n, k};
 }
 
-// Where a primitive finds the matrix that it adds.
+// Place where a primitive finds the matrix that it adds.
 enum class AddsMatrix : uint8_t { kNone, kInPlace, kElsewhere };
 
 AddsMatrix HowAdded(const ConstMatrixView& addend, const MatrixView& c) {

@@ -277,7 +277,7 @@ struct BackwardRoom {
 
   Parts parts;
   int64_t d;
-  // Of the queries: as columns and as rows of second operands, as the gradient of the output.
+  // Parts of the queries: as columns and as rows of second operands, as the gradient of the output.
   BFloat16* query_columns = parts.Take<BFloat16>(kBackwardQueries * d);
   BFloat16* query_rows = parts.Take<BFloat16>(kBackwardQueries * d);
   BFloat16* grad_columns = parts.Take<BFloat16>(kBackwardQueries * d);
@@ -286,12 +286,12 @@ struct BackwardRoom {
   int32_t* starts = parts.Take<int32_t>(kBackwardQueries);
   float* products = parts.Take<float>(kBackwardQueries);
   float* grad_query = parts.Take<float>(d * kBackwardQueries);  // transposed
-  // Of the keys.
+  // Parts of the keys.
   BFloat16* keys = parts.Take<BFloat16>(kBackwardKeys * d);  // transposed
   BFloat16* key_copy = parts.Take<BFloat16>(kPair * d);
   BFloat16* value_copy = parts.Take<BFloat16>(kPair * d);
   float* sum_copy = parts.Take<float>(kPair * d);
-  // Of both, transposed.
+  // Parts of both, transposed.
   float* scores = parts.Take<float>(kPair * kPair);
   float* grad_probabilities = parts.Take<float>(kPair * kPair);
   BFloat16* probabilities = parts.Take<BFloat16>(kPair * kBackwardQueries);

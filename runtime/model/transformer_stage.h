@@ -132,7 +132,7 @@ class TransformerStage final : public StageEngine {
   absl::StatusOr<Tensor> HeadBackwardInput(MicroBatch& saved);
   absl::Status HeadBackwardWeight(MicroBatch& saved, bool adds);
   absl::Status EmbeddingBackwardWeight(MicroBatch& saved);
-  // What tensor ranks exchange of some rows' loss; empty where one rank has the whole vocabulary.
+  // Sums that tensor ranks exchange of some rows' loss; empty where one rank has the whole vocabulary.
   struct LossRoom {
     Tensor maxima;  // [rows]
     Tensor sums;    // [2 * rows]

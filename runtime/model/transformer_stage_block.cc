@@ -113,7 +113,7 @@ struct Qkv {
   }
 };
 
-// What attention reads: queries and keys are in `heads` where the family has norms of heads.
+// Operands of attention: queries and keys are in `heads` where the family has norms of heads.
 Qkv AttentionOperands(const StageContext& context, const SavedBlock& saved) {
   Qkv operands = Qkv::In(context, saved.qkv);
   if (!saved.heads.empty()) {

@@ -318,8 +318,8 @@ TEST_CASE("what recomputation repeats is a share of the forward") {
         Approx(by_formula / device.Seconds(ConfigOf(2, 256), ModelPart::kBlock, PartAction::kForward)).epsilon(1e-5));
 }
 
-// Measurements by `geopipectl playground` of tiny.yaml's model on one processor of two, by an engine whose attention was
-// dense.
+// Measurements by `geopipectl playground` of tiny.yaml's model on one processor of two, by an engine whose attention
+// was dense.
 const std::vector<Observation>& TinyOnOneProcessor() {
   static const std::vector<Observation> observations{
       {1, 16, {{17'551, 3'006, 10'350}, {338'621, 321'285, 93'563}, {145'579, 68'748, 24'517}, 38.0}},

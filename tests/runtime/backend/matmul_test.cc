@@ -37,7 +37,7 @@ std::vector<double> Expected(Product product, const Shape& shape, const std::vec
   return sums;
 }
 
-// What makes c = a * b + c, or c = a * b.
+// Summands that make c = a * b + c, or c = a * b.
 Addend Onto(const MatrixView& c, bool accumulate) { return accumulate ? Addend{.matrix = c} : Addend::None(); }
 
 // The product's operands and result, rows `apart` further apart than they are long.

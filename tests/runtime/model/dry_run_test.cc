@@ -1,4 +1,5 @@
-// After a dry run an iteration takes no memory from the device and makes no primitive; what it computes is unchanged.
+// Checks that after a dry run an iteration takes no memory from the device and makes no primitive, and computes the
+// same.
 #include "runtime/model/dry_run.h"
 
 #include <catch2/catch.hpp>
