@@ -1,7 +1,9 @@
 #include "runtime/model/whole_buckets.h"
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
+#include <vector>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
@@ -29,8 +31,11 @@ absl::StatusOr<WholeBuckets::Room*> WholeBuckets::Take() {
 }
 
 absl::Status WholeBuckets::Clear() {
-  for (Room& room : rooms_) {
-    GP_RETURN_IF_ERROR(Leave(room));
+  std::vector<Room*> rooms;
+  std::ranges::transform(rooms_, std::back_inserter(rooms), [](Room& room) { return &room; });
+  std::ranges::sort(rooms, {}, &Room::turn);
+  for (Room* const room : rooms) {
+    GP_RETURN_IF_ERROR(Leave(*room));
   }
   return absl::OkStatus();
 }

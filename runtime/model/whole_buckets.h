@@ -36,7 +36,8 @@ class WholeBuckets {
   absl::StatusOr<Room*> Take();
   // Marks the room as used, so that Take returns it last.
   void Touch(Room& room) { room.turn = ++turns_; }
-  // Makes all users leave.
+  // Makes all users leave, those that came first before others: two rooms may hold gradients of one bucket, which are
+  // added in the order of their micro-batches.
   absl::Status Clear();
   // Makes all users leave, ignoring errors.
   void Abandon();
