@@ -248,15 +248,17 @@ PartTable<double> CalibratedSeconds(const Calibration& calibration, const ModelS
 }
 
 double RepeatedShare(const Calibration& calibration, const ModelSpec& model, const ExecutionConfig& config) {
-  if (config.recompute != Recompute::kSelective) {
-    return config.recompute == Recompute::kFull ? 1 : 0;
+  if (config.recompute == Recompute::kNone) {
+    return 0;
   }
   ExecutionConfig plain = config;
   plain.recompute = Recompute::kNone;
   const PartTable<Demand> without = DemandsOf(model, plain);
-  const Work with = DemandsOf(model, config).at(ModelPart::kBlock, PartAction::kInputGrad).work;
-  const Work base = without.at(ModelPart::kBlock, PartAction::kInputGrad).work;
-  const Demand repeated{.work = {.flops = with.flops - base.flops, .bytes = with.bytes - base.bytes}};
+  const Demand with = DemandsOf(model, config).at(ModelPart::kBlock, PartAction::kInputGrad);
+  const Demand base = without.at(ModelPart::kBlock, PartAction::kInputGrad);
+  const Demand repeated{
+      .work = {.flops = with.work.flops - base.work.flops, .bytes = with.work.bytes - base.work.bytes},
+      .collective_bytes = with.collective_bytes - base.collective_bytes};
   const Demand forward = without.at(ModelPart::kBlock, PartAction::kForward);
   return FittedSeconds(calibration.shared, FeaturesOf(repeated, plain)) /
          FittedSeconds(calibration.shared, FeaturesOf(forward, plain));

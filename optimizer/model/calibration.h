@@ -72,8 +72,7 @@ Calibration ExactAt(const Calibration& calibration, const ModelSpec& model, cons
 PartTable<double> CalibratedSeconds(const Calibration& calibration, const ModelSpec& model,
                                     const ExecutionConfig& config);
 
-// Share of a block's F, by duration, that I repeats under config.recompute: 0, the attention core's share by the shared
-// fit, or 1.
+// Share of a block's F, by duration, that I repeats under config.recompute, by the shared fit.
 double RepeatedShare(const Calibration& calibration, const ModelSpec& model, const ExecutionConfig& config);
 
 // The error of the calibrated model at one measurement.

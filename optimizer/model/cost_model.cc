@@ -15,6 +15,8 @@ namespace {
 // Read: gradient, weight, two moments; written: weight, two moments; in bf16 also the weight that computes.
 constexpr double kAdamWBytesPerParameter = 28;
 constexpr double kComputeWeightBytes = 2;
+// Numbers of each row that tensor ranks reduce for the loss: the greatest logit, the sum of exponentials, the target's.
+constexpr int64_t kLossExchanges = 3;
 
 absl::Status RequireFigure(const SiteSpec& site, std::string_view key, double value) {
   if (value > 0) {
@@ -115,12 +117,25 @@ PartTable<Demand> DemandsOf(const ModelSpec& model, const ExecutionConfig& confi
   AddWork(EmbeddingWork(model, config), ModelPart::kEmbedding, demands);
   AddWork(BlockWork(model, config), ModelPart::kBlock, demands);
   AddWork(HeadWork(model, config), ModelPart::kHead, demands);
+  if (config.tensor == 1) {
+    return demands;
+  }
   const int64_t message = BoundaryMessageBytes(model, config);
-  const int64_t repeated = config.recompute == Recompute::kFull ? 2 * message : 0;
-  demands.at(ModelPart::kEmbedding, PartAction::kForward).collective_bytes = message;
-  demands.at(ModelPart::kBlock, PartAction::kForward).collective_bytes = 2 * message;
-  demands.at(ModelPart::kBlock, PartAction::kInputGrad).collective_bytes = 2 * message + repeated;
-  demands.at(ModelPart::kHead, PartAction::kInputGrad).collective_bytes = message;
+  const bool by_rows = config.sequence_parallel;
+  const int64_t gather = by_rows ? message / 2 : 0;     // of rows, or a scatter of their sum
+  const int64_t sum = by_rows ? message / 2 : message;  // of each rank's part of a product
+  const auto at = [&](ModelPart part, PartAction action) -> int64_t& {
+    return demands.at(part, action).collective_bytes;
+  };
+  at(ModelPart::kEmbedding, PartAction::kForward) = sum;
+  at(ModelPart::kEmbedding, PartAction::kInputGrad) = gather;
+  at(ModelPart::kBlock, PartAction::kForward) = 2 * (gather + sum);
+  at(ModelPart::kBlock, PartAction::kInputGrad) =
+      2 * (gather + sum) + (config.recompute == Recompute::kFull ? 2 * gather + sum : 0);
+  at(ModelPart::kBlock, PartAction::kWeightGrad) = 2 * gather;
+  at(ModelPart::kHead, PartAction::kForward) = gather + kLossExchanges * kFp32Bytes * config.tokens();
+  at(ModelPart::kHead, PartAction::kInputGrad) = sum;
+  at(ModelPart::kHead, PartAction::kWeightGrad) = gather;
   return demands;
 }
 

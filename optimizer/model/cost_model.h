@@ -87,9 +87,11 @@ struct Demand {
   friend bool operator==(const Demand&, const Demand&) = default;
 };
 
-// Demands of all parts, with Megatron's collectives: two all-reduces of b*s*h per layer in F and two in I, or as many
-// all-gather/reduce-scatter pairs with sequence parallelism; full recomputation repeats F's; one in the embedding's F
-// and one in the head's I.
+// Demands of all parts. Tensor ranks sum the results of o and down in F, and the gradients of both halves' inputs in I:
+// two all-reduces of b*s*h per layer each (Megatron, arXiv 1909.08053); with sequence parallelism each is a
+// reduce-scatter, and a gather of rows stands before both halves, in W too, which gathers the inputs that are kept in
+// slices (arXiv 2205.05198). Full recomputation repeats F's but for down's sum. The embedding has one sum in F and a
+// gather in I; the head a gather in F and W, a sum in I, and the loss's.
 PartTable<Demand> DemandsOf(const ModelSpec& model, const ExecutionConfig& config);
 
 // Durations of the model's parts on one device for one micro-batch: roofline plus tensor-parallel

@@ -53,15 +53,14 @@ absl::StatusOr<int64_t> LimitedNs(const SiteSpec& site, double seconds) {
   return SecondsToNs(seconds);
 }
 
-// Adds the part of F that I repeats. Whole nanoseconds, so that full recomputation adds exactly F.
+// Adds the part of F that I repeats.
 absl::Status AddRepeatedForward(const SiteSpec& site, double share, PartCosts& block) {
   if (share == 0) {
     return absl::OkStatus();
   }
-  GP_ASSIGN_OR_RETURN(const int64_t forward_ns, LimitedNs(site, static_cast<double>(block.forward_ns) * 1e-9));
   GP_ASSIGN_OR_RETURN(const int64_t once_ns, LimitedNs(site, static_cast<double>(block.input_grad_ns) * 1e-9));
-  GP_ASSIGN_OR_RETURN(const int64_t part_ns, LimitedNs(site, static_cast<double>(forward_ns) * 1e-9 * share));
-  block.input_grad_ns = once_ns + (share == 1 ? forward_ns : part_ns);
+  GP_ASSIGN_OR_RETURN(const int64_t part_ns, LimitedNs(site, static_cast<double>(block.forward_ns) * 1e-9 * share));
+  block.input_grad_ns = once_ns + part_ns;
   return absl::OkStatus();
 }
 

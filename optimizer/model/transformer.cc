@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/memory_model.h"
 
 namespace geopipe {
 namespace {
@@ -24,21 +25,28 @@ PartWork ProductWork(int64_t n, int64_t in, int64_t out, const ExecutionConfig& 
           .weight_grad = {.flops = flops, .bytes = e * (n * in + n * out) + 2 * g * in * out}};
 }
 
-// An RMSNorm of `elements` with `weights` weights.
-PartWork NormWork(int64_t elements, int64_t weights, const ExecutionConfig& config) {
-  const int64_t e = ElementBytes(config.precision);
-  const int64_t g = kGradientBytes;
-  return {.forward = Work::Streamed(2 * e * elements),
-          .input_grad = Work::Streamed(3 * e * elements),
-          .weight_grad = Work::Streamed(2 * e * elements + 2 * g * weights)};
+// The same where F adds to `residual` elements and, with sequence parallelism, multiplies each rank's rows apart.
+PartWork AddedProductWork(int64_t n, int64_t in, int64_t out, int64_t residual, const ExecutionConfig& config) {
+  PartWork work = ProductWork(n, in, out, config);
+  work.forward.bytes += ElementBytes(config.precision) * ((config.norm_region_split() - 1) * in * out + residual);
+  return work;
 }
 
-// The bias of a product whose outputs are `width` wide.
+enum class Residual : bool { kNone, kAdded };
+
+// An RMSNorm of `elements` with `weights` weights; its I makes both gradients, and adds the residual's to its input's.
+PartWork NormWork(int64_t elements, int64_t weights, Residual residual, const ExecutionConfig& config) {
+  const int64_t e = ElementBytes(config.precision);
+  const int64_t passes = residual == Residual::kAdded ? 4 : 3;
+  return {.forward = Work::Streamed(2 * e * elements),
+          .input_grad = Work::Streamed(passes * e * elements + 2 * kGradientBytes * weights),
+          .weight_grad = {}};
+}
+
+// The bias of a product whose outputs are `width` wide; F adds it as it multiplies.
 PartWork BiasWork(int64_t n, int64_t width, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
-  return {.forward = Work::Streamed(e * n * width),
-          .input_grad = {},
-          .weight_grad = Work::Streamed(e * n * width + 2 * kGradientBytes * width)};
+  return {.forward = {}, .input_grad = {}, .weight_grad = Work::Streamed(e * n * width + 2 * kGradientBytes * width)};
 }
 
 Work OfAttention(int64_t flops, int64_t bytes) {
@@ -248,51 +256,47 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t q = model.query_width() / t;
   const int64_t k = model.key_value_width_per_rank(t);
   const int64_t e = ElementBytes(config.precision);
-  const int64_t norm_region = n * h / config.norm_region_split();
+  const int64_t region = n * h / config.norm_region_split();
   const int64_t rope_bytes = 2 * e * n * (q + k);
 
   PartWork work;
-  Work cheap;  // to make again: the normalised inputs of products, and the input of the down projection
-  for (int64_t i = 0; i < 2; ++i) {
-    const PartWork norm = NormWork(norm_region, h, config);
-    work += norm;
-    cheap += norm.forward;
-    work += {.forward = Work::Streamed(3 * e * norm_region),
-             .input_grad = Work::Streamed(3 * e * norm_region),
-             .weight_grad = {}};  // residual
-  }
-  work += ProductWork(n, h, q, config);
-  work += ProductWork(n, h, k, config);  // k
-  work += ProductWork(n, h, k, config);  // v
+  const PartWork norm = NormWork(region, h, Residual::kAdded, config);
+  work += norm;
+  work += ProductWork(n, h, q + 2 * k, config);
   if (model.has_qkv_bias()) {
     work += BiasWork(n, q + 2 * k, config);
   }
   if (model.has_head_norms()) {
-    work += NormWork(n * (q + k), 2 * model.head_dim(), config);
+    work += NormWork(n * (q + k), 2 * model.head_dim(), Residual::kNone, config);
   }
   work += {.forward = Work::Streamed(rope_bytes), .input_grad = Work::Streamed(rope_bytes), .weight_grad = {}};
   const PartWork core = AttentionCoreWork(model, config);
   work += core;
-  work += ProductWork(n, q, h, config);  // o
+  work += AddedProductWork(n, q, h, region, config);  // o
   if (model.has_output_bias()) {
     work += BiasWork(n, h, config);
   }
-  work += ProductWork(n, h, f / t, config);  // gate
-  work += ProductWork(n, h, f / t, config);  // up
+  work += norm;
+  work += ProductWork(n, h, 2 * f / t, config);  // gate and up
   const Work swiglu = Work::Streamed(3 * e * n * f / t);
   work += {.forward = swiglu, .input_grad = Work::Streamed(5 * e * n * f / t), .weight_grad = {}};
-  cheap += swiglu;
-  work += ProductWork(n, f / t, h, config);  // down
+  const Work to_activation = work.forward;
+  work += AddedProductWork(n, f / t, h, region, config);  // down
 
   switch (config.recompute) {
     case Recompute::kNone:
       break;
     case Recompute::kSelective:
-      // Blocked attention makes the scores again in either case.
-      work.input_grad += config.attention == Attention::kDense ? core.forward : cheap;
+      if (config.attention == Attention::kDense) {
+        work.input_grad += core.forward;
+      } else {  // which makes the scores again in any case: normalised inputs, and that of the down projection
+        work.input_grad += norm.forward;
+        work.input_grad += norm.forward;
+        work.input_grad += swiglu;
+      }
       break;
     case Recompute::kFull:
-      work.input_grad += work.forward;
+      work.input_grad += to_activation;
       break;
   }
   return work;
@@ -301,20 +305,27 @@ PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config) {
 PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t e = ElementBytes(config.precision);
   const int64_t g = kGradientBytes;
-  const int64_t elements = config.tokens() * model.hidden_size / config.tensor;
-  return {.forward = Work::Streamed(2 * e * elements),
+  const int64_t written = config.tokens() * model.hidden_size;
+  const int64_t served = written / config.tensor;
+  return {.forward = Work::Streamed(e * (served + written)),
           .input_grad = {},
-          .weight_grad = Work::Streamed((e + 2 * g) * elements)};
+          .weight_grad = Work::Streamed((e + 2 * g) * served)};
 }
 
 PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
+  const int64_t e = ElementBytes(config.precision);
   const int64_t n = config.tokens();
-  const int64_t logits = n * (model.vocab_rows() / config.tensor);
-  PartWork work = NormWork(n * model.hidden_size / config.norm_region_split(), model.hidden_size, config);
-  work += ProductWork(n, model.hidden_size, model.vocab_rows() / config.tensor, config);
-  work += {.forward = Work::Streamed(2 * kFp32Bytes * logits),
-           .input_grad = Work::Streamed(2 * kFp32Bytes * logits),
-           .weight_grad = {}};
+  const int64_t h = model.hidden_size;
+  const int64_t classes = model.vocab_rows() / config.tensor;
+  const bool in_chunks = config.precision != Precision::kFp32;
+  const int64_t chunks = in_chunks ? (n + kLossRows - 1) / kLossRows : 1;
+  // Of the fp32 logits: one over all classes reads them; of several, the first reads, the second reads and writes, and
+  // the third reads.
+  const int64_t passes = config.tensor == 1 ? 1 : 4;
+  PartWork work = NormWork(n * h / config.norm_region_split(), h, Residual::kNone, config);
+  work += ProductWork(n, h, classes, config);
+  work.forward.bytes += e * (chunks - 1) * h * classes + (kFp32Bytes - e) * n * classes;
+  work.forward += Work::Streamed((passes * kFp32Bytes + e) * n * classes);
   return work;
 }
 

@@ -90,15 +90,18 @@ struct PartWork {
   friend bool operator==(const PartWork&, const PartWork&) = default;
 };
 
-// One decoder layer. Products (q, k, v, o, gate, up, down), each FLOPs 2 * n * in * out / t for F, I and W alike.
-// Attention is dense over s (the causal mask saves nothing): scores and context take 2 * n * s * q / t FLOPs each in F
-// and twice that in I; they have no weights. Bytes per operation:
+// One decoder layer, as runtime/model computes it. Products (q, k and v as one, o, gate and up as one, down), each
+// FLOPs 2 * n * in * out / t for F, I and W alike. Dense attention is dense over s (the causal mask saves nothing):
+// scores and context take 2 * n * s * q / t FLOPs each in F and twice that in I; they have no weights. Bytes per
+// operation, with r = t with sequence parallelism and 1 without:
 //   product  F: e(n*in + in*out + n*out)   I: the same   W: e(n*in + n*out) + 2g*in*out (accumulates)
-//   RMSNorm  F: 2enh   I: 3enh   W: 2enh + 2gh         (/t with sequence parallelism, but for 2gh; twice per layer)
-//   residual F: 3enh   I: 3enh                         (/t with sequence parallelism; twice per layer)
+//            o and down read in F also the residual, e*nh/r, and in*out r times (each rank's rows are a product)
+//   RMSNorm  F: 2enh/r   I: 4enh/r + 2gh   (twice per layer; I makes the weight's gradient in the same pass, and adds
+//   the
+//                                           residual's gradient)
 //   RoPE     F: 2e(nq + nk)/t   I: the same
-//   norms of heads  as RMSNorm of nq + nk elements and weights of one head each
-//   bias     F: en*out/t (written before the product adds to it)   W: en*out/t + 2g*out/t
+//   norms of heads  F: 2e(nq + nk)/t   I: 3e(nq + nk)/t + 2g * 2 head sizes
+//   bias     W: en*out/t + 2g*out/t (in F the product adds it)
 //   SwiGLU   F: 3enf/t   I: 5enf/t
 //   attention core, with p = n*s*a elements of probabilities:
 //            F: e(4p + 2nq + 2nk)/t                      (scores, softmax, context)
@@ -107,15 +110,18 @@ struct PartWork {
 // scores again, dP, dV, dQ, dK); and
 //            F: (e(2nq + 2nk) + 4na)/t                   (q, k, v, context; a number for each row)
 //            I: (e(4nq + 4nk) + 8na + 8nq)/t             (the same, their gradients, dQ in fp32)
-// Recomputation adds to I: selective, the attention core's F (blocked: nothing); full, the whole F.
+// Recomputation adds to I: selective, the attention core's F (blocked: that of the norms and of SwiGLU); full, F but
+// for the down projection.
 PartWork BlockWork(const ModelSpec& model, const ExecutionConfig& config);
 
-// Token embedding: a gather in F (rows read, activation written), a scatter-add in W; no products.
-//   F: 2enh/t   W: (e + 2g)nh/t      (the vocabulary is split over the ranks, each serves 1/t of the rows on average)
+// Token embedding: a gather in F, a scatter-add in W; no products. The vocabulary is split over the ranks: each has 1/t
+// of the rows on average, and writes zeros in place of the others.
+//   F: enh/t + enh   W: (e + 2g)nh/t
 PartWork EmbeddingWork(const ModelSpec& model, const ExecutionConfig& config);
 
-// Final norm, LM head and cross-entropy. The product is that of [n, h] x [h, V/t]; the loss reads and writes fp32
-// logits in F (2 * 4nV/t) and the gradient of the logits is formed in I (2 * 4nV/t).
+// Final norm (I: 3enh/r + 2gh), LM head and cross-entropy. The product is that of [n, h] x [h, V/t], with fp32 logits;
+// in bf16 its F goes kLossRows rows at a time and reads the weight each time. The loss reads the logits and leaves
+// their gradient in F: (4 + e)nV/t, where tensor ranks divide the vocabulary (16 + e)nV/t, in three passes.
 PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config);
 
 }  // namespace geopipe

@@ -1,5 +1,6 @@
 #include "optimizer/model/cost_model.h"
 
+#include <array>
 #include <catch2/catch.hpp>
 #include <cmath>
 #include <string>
@@ -68,9 +69,36 @@ TEST_CASE("a block is roofline plus two all-reduces of b*s*h each way") {
   const double collectives = 2 * 2 * (7.0 / 8) * 41'943'040 / 200e9;
   const double forward = RooflineSeconds(work.forward, Site().device, 4096) + collectives;
   CHECK(std::abs(static_cast<double>(costs.block.forward_ns) - forward * 1e9) <= 0.5);
-  const double weight_grad = RooflineSeconds(work.weight_grad, Site().device, 4096);
+  // W gathers both inputs again: half an all-reduce each.
+  const double weight_grad = RooflineSeconds(work.weight_grad, Site().device, 4096) + collectives / 2;
   CHECK(std::abs(static_cast<double>(costs.block.weight_grad_ns) - weight_grad * 1e9) <= 0.5);
   CHECK(costs.adamw_ns_per_parameter == Approx(30 / 1.6e12 * 1e9).epsilon(1e-12));
+}
+
+TEST_CASE("tensor ranks sum two results each way, or scatter and gather rows, which W gathers again") {
+  const ModelSpec model = *ModelPreset("llama-2-13b");
+  const auto bytes = [&](const ExecutionConfig& config, ModelPart part) {
+    const PartTable<Demand> demands = DemandsOf(model, config);
+    std::array<int64_t, 3> all{};
+    for (const PartAction action : kPartActions) {
+      all.at(static_cast<size_t>(action)) = demands.at(part, action).collective_bytes;
+    }
+    return all;
+  };
+  using Bytes = std::array<int64_t, 3>;
+  const int64_t m = 41'943'040;
+  const int64_t loss = 3 * 4 * 4096;  // three numbers of each row
+  ExecutionConfig config = Config(8);
+  CHECK(bytes(config, ModelPart::kEmbedding) == Bytes{m / 2, m / 2, 0});
+  CHECK(bytes(config, ModelPart::kBlock) == Bytes{2 * m, 2 * m, m});
+  CHECK(bytes(config, ModelPart::kHead) == Bytes{m / 2 + loss, m / 2, m / 2});
+  config.recompute = Recompute::kFull;
+  CHECK(bytes(config, ModelPart::kBlock) == Bytes{2 * m, 2 * m + 3 * m / 2, m});
+  config.sequence_parallel = false;
+  CHECK(bytes(config, ModelPart::kEmbedding) == Bytes{m, 0, 0});
+  CHECK(bytes(config, ModelPart::kBlock) == Bytes{2 * m, 3 * m, 0});
+  CHECK(bytes(config, ModelPart::kHead) == Bytes{loss, m, 0});
+  CHECK(bytes(Config(1), ModelPart::kHead) == Bytes{0, 0, 0});
 }
 
 TEST_CASE("recomputation costs time") {

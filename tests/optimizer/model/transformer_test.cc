@@ -167,7 +167,8 @@ TEST_CASE("blocked attention is causal: half of two products in F and of five in
                                                 3 * model.intermediate_size / tensor);
     CHECK(selective.input_grad.bytes == blocked.input_grad.bytes + ElementBytes(config.precision) * elements);
     config.recompute = Recompute::kFull;
-    CHECK(BlockWork(model, config).input_grad.flops == blocked.input_grad.flops + blocked.forward.flops);
+    const int64_t down = 2 * config.tokens() * model.intermediate_size * model.hidden_size / tensor;
+    CHECK(BlockWork(model, config).input_grad.flops == blocked.input_grad.flops + blocked.forward.flops - down);
   }
 }
 
@@ -183,17 +184,60 @@ TEST_CASE("tensor parallelism divides FLOPs exactly") {
   }
 }
 
-TEST_CASE("recomputation repeats the attention core, or the whole forward, in I") {
+TEST_CASE("recomputation repeats the attention core, or the forward up to the down projection, in I") {
   const ModelSpec model = Small(false);
   const PartWork none = BlockWork(model, Config(2, Recompute::kNone));
   const PartWork selective = BlockWork(model, Config(2, Recompute::kSelective));
   const PartWork full = BlockWork(model, Config(2, Recompute::kFull));
   const int64_t n = Config(2, Recompute::kNone).tokens();
   CHECK(selective.input_grad.flops - none.input_grad.flops == 4 * n * 128 * model.hidden_size / 2);
-  CHECK(full.input_grad.flops - none.input_grad.flops == none.forward.flops);
-  CHECK(full.input_grad.bytes - none.input_grad.bytes == none.forward.bytes);
+  const int64_t in = model.intermediate_size / 2;
+  CHECK(full.input_grad.flops - none.input_grad.flops == none.forward.flops - 2 * n * in * model.hidden_size);
+  // Its operands, the weight once for each rank's rows, and the rank's rows of the residual.
+  const int64_t down = n * in + 2 * in * model.hidden_size + n * model.hidden_size + n * model.hidden_size / 2;
+  CHECK(full.input_grad.bytes - none.input_grad.bytes == none.forward.bytes - 2 * down);
   CHECK(selective.forward == none.forward);
   CHECK(full.weight_grad == none.weight_grad);
+}
+
+TEST_CASE("operands that one product takes are read once, and a norm's gradients are one pass") {
+  const ModelSpec model = Small(false);
+  const ExecutionConfig config = Config(1, Recompute::kNone);
+  const int64_t n = config.tokens();
+  const int64_t h = model.hidden_size;
+  const int64_t q = model.query_width();
+  const int64_t k = model.key_value_width();
+  const int64_t f = model.intermediate_size;
+  const auto product = [&](int64_t in, int64_t out) { return n * in + in * out + n * out; };
+  const int64_t products = product(h, q + 2 * k) + product(q, h) + product(h, 2 * f) + product(f, h);
+  const int64_t p = n * config.sequence_length * model.num_attention_heads;
+  const PartWork work = BlockWork(model, config);
+  // Two norms, two residuals that products read, RoPE, dense attention, SwiGLU.
+  CHECK(work.forward.bytes ==
+        2 * (products + 2 * 2 * n * h + 2 * n * h + 2 * n * (q + k) + 4 * p + 2 * n * (q + k) + 3 * n * f));
+  CHECK(work.input_grad.bytes ==
+        2 * (products + 2 * 4 * n * h + 2 * n * (q + k) + 7 * p + 4 * n * (q + k) + 5 * n * f) + 2 * 2 * 4 * h);
+  const int64_t operands = n * (h + q + 2 * k + q + h + h + 2 * f + f + h);
+  const int64_t weights = h * (q + 2 * k) + q * h + 3 * h * f;
+  CHECK(work.weight_grad.bytes == 2 * operands + 2 * 4 * weights);
+}
+
+TEST_CASE("the loss leaves the gradient of the logits in F, and I writes nothing of that size") {
+  const ModelSpec model = Small(false);
+  ExecutionConfig config = Config(1, Recompute::kNone);
+  config.micro_batch_size = 9;  // 1,152 rows: three pieces of bf16
+  const int64_t n = config.tokens();
+  const int64_t h = model.hidden_size;
+  const int64_t v = model.vocab_size;
+  const PartWork bf16 = HeadWork(model, config);
+  CHECK(bf16.forward.bytes == 2 * 2 * n * h + 2 * (n * h + 3 * h * v) + 4 * n * v + (4 + 2) * n * v);
+  CHECK(bf16.input_grad.bytes == 2 * (n * v + h * v + n * h) + 2 * 3 * n * h + 2 * 4 * h);
+  CHECK(bf16.weight_grad.bytes == 2 * (n * h + n * v) + 2 * 4 * h * v);
+  config.precision = Precision::kFp32;  // logits become their gradient in place, all rows at once
+  const PartWork fp32 = HeadWork(model, config);
+  CHECK(fp32.forward.bytes == 4 * 2 * n * h + 4 * (n * h + h * v + n * v) + 2 * 4 * n * v);
+  config.tensor = 2;  // three passes around two reductions
+  CHECK(HeadWork(model, config).forward.streamed_bytes == 4 * 2 * n * h + (16 + 4) * n * v / 2);
 }
 
 }  // namespace

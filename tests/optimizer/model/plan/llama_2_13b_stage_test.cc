@@ -43,8 +43,7 @@ TEST_CASE("parameters, FLOPs, bytes and memory of one 13B stage are those worked
                                .sequence_parallel = true,
                                .zero_stage = 1,
                                .recompute = Recompute::kNone,
-                               .precision = Precision::kBf16,
-                               .attention = Attention::kDense};
+                               .precision = Precision::kBf16};
 
   CHECK(ParameterCount(model) == expect("model_parameters"));
   CHECK(ParameterCount(model, stage) == expect("parameters"));
@@ -63,6 +62,7 @@ TEST_CASE("parameters, FLOPs, bytes and memory of one 13B stage are those worked
   CHECK(head.input_grad.flops == expect("head_flops"));
   CHECK(head.weight_grad.flops == expect("head_flops"));
   CHECK(head.forward.bytes == expect("head_forward_bytes"));
+  CHECK(head.input_grad.bytes == expect("head_input_grad_bytes"));
 
   const StageMemory memory = MemoryOfStage(model, stage, config);
   CHECK(memory.weight_bytes == expect("weight_memory"));

@@ -84,7 +84,7 @@ TEST_CASE("a rank that recomputes does its own forward again, and no other's") {
   f.plan.pipeline_ranks[1].recompute = Recompute::kFull;
   const PipelineCosts costs = *f.Costs();
   CHECK(costs.forward_ns == std::vector<int64_t>{21, 20, 120});
-  CHECK(costs.input_grad_ns == std::vector<int64_t>{40, 60, 240});
+  CHECK(costs.input_grad_ns == std::vector<int64_t>{40, 58, 240});  // all of its forward but the down projection
   CHECK(costs.weight_grad_ns == std::vector<int64_t>{62, 60, 360});
   f.plan.SetRecompute(Recompute::kNone);
   const PipelineCosts none = *f.Costs();
