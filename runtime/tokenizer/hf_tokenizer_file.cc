@@ -33,6 +33,28 @@ absl::Status Unsupported(std::string_view where, std::string_view key, const Jso
                   where, where.empty() || key.empty() ? "" : ".", key, Shown(value), known));
 }
 
+// True when lists and maps of the text, be it JSON, lie in one another deeper than any tokenizer.json's: errors show
+// values, and the library shows a list within a list by a call within a call.
+bool NestsTooDeeply(std::string_view text) {
+  constexpr int64_t kMaxDepth = 32;
+  int64_t depth = 0;
+  bool is_quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (c == '"') {
+      is_quoted = !is_quoted;
+    } else if (is_quoted) {
+      i += c == '\\' ? 1 : 0;
+    } else {
+      depth += c == '[' || c == '{' ? 1 : c == ']' || c == '}' ? -1 : 0;
+      if (depth > kMaxDepth) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
 // A map of the file and its place in it ("model").
 class Section {
  public:
@@ -389,7 +411,8 @@ absl::StatusOr<HfTokenizerSteps> Parse(const Json& json) {
 }  // namespace
 
 absl::StatusOr<HfTokenizerSteps> ParseHfTokenizer(std::string_view text, std::string_view file) {
-  const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json json =
+      NestsTooDeeply(text) ? Json(Json::value_t::discarded) : Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (!json.is_object() || !json.contains("model")) {
     return absl::InvalidArgumentError(fmt::format(
         "{}: is no tokenizer.json of Hugging Face's tokenizers; name that file, a SentencePiece model, or their folder",

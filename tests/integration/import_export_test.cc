@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "runtime/base/files.h"
 #include "runtime/manifest/hf_config.h"
 #include "tests/integration/daemons.h"
 #include "tests/integration/grid_job.h"
@@ -83,6 +84,8 @@ void CheckComesOut(const Grid& grid) {
   const std::string imported = (folder.path() / "imported").string();
   std::filesystem::create_directory(imported);
   WriteShardedBf16(imported, model, [&](const ParameterTensor& tensor) { return RandomValues(random, tensor); });
+  const std::string tokenizer = R"({"a": "tokenizer"})";
+  REQUIRE(WriteFileAtomically(imported + "/tokenizer.json", tokenizer).ok());
   const Json report =
       TrainOnSites(folder,
                    fmt::format("  model: {{init_from: imported}}\n"
@@ -104,6 +107,7 @@ void CheckComesOut(const Grid& grid) {
   INFO(read.status());
   REQUIRE(read.ok());
   CHECK(*read == model);
+  CHECK(*ReadFile(exported + "/tokenizer.json", 1 << 20) == tokenizer);  // the checkpoint says where it is
   const Json config = Json::parse(std::ifstream(exported + "/config.json"));
   CHECK(config["torch_dtype"] == "bfloat16");
   CHECK(config["architectures"] == Json{grid.architecture});

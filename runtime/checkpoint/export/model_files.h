@@ -16,8 +16,8 @@ struct ModelFile {
   std::string content;
 };
 
-// Reads those of a Hugging Face directory, by name. Errors: those of ReadFile, but a file that is not there is left
-// out; an empty list: it has none.
+// Files of a Hugging Face directory, by name. Errors: those of ReadFile, but a file that is not there is left out; an
+// empty list: it has none.
 absl::StatusOr<std::vector<ModelFile>> ReadModelFiles(const std::string& folder);
 
 // Folder with the files of a checkpoint's model: that from which its job took its weights, or where this was a

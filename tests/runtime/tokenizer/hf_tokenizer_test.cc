@@ -162,6 +162,8 @@ TEST_CASE("What changes ids and is not done is refused by its name and value") {
   json["model"]["vocab"].erase("a");
   CHECK_THAT(std::string(ParseHfTokenizer(json.dump(), "t.json").status().message()),
              Catch::StartsWith("t.json: model.vocab: has no token 'a' for the byte 0x61"));
+  const std::string deep = "{\"model\": 1, \"x\": " + std::string(200'000, '[') + std::string(200'000, ']') + "}";
+  CHECK(absl::IsInvalidArgument(ParseHfTokenizer(deep, "t.json").status()));
   for (const std::string text : {"", "[]", "{}", R"({"model": 1})", R"({"model": {"type": "BPE"}})", "{\"model\":"}) {
     INFO(text);
     CHECK(absl::IsInvalidArgument(ParseHfTokenizer(text, "t.json").status()));
