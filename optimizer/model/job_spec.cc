@@ -29,6 +29,17 @@ absl::Status ValidateTraining(const TrainingSpec& training) {
                  fmt::format("from 0 to training.learning_rate {}", training.learning_rate));
 }
 
+absl::Status ValidateData(const DataSpec& data) {
+  const bool is_tokens = data.format == DataFormat::kTokens;
+  GP_RETURN_IF_ERROR(Require(!is_tokens || data.paths.size() <= kMaxTokenFiles, "data.path",
+                             fmt::format("a list of {} files", data.paths.size()),
+                             fmt::format("at most {} when data.format is tokens; join some", kMaxTokenFiles)));
+  GP_RETURN_IF_ERROR(Require(is_tokens || data.weights.empty(), "data.weights", data.weights,
+                             "none, because data.format is text; tokenize the text first"));
+  return Require(data.weights.empty() || data.weights.size() == data.paths.size(), "data.weights", data.weights,
+                 fmt::format("one number for each of the {} files of data.path", data.paths.size()));
+}
+
 absl::Status RequireDivides(std::string_view key, int64_t tensor, int64_t size) {
   return Require(size % tensor == 0, "parallelism.tensor", tensor, fmt::format("a divisor of {} {}", key, size));
 }
@@ -180,8 +191,7 @@ absl::Status ValidateJob(const JobSpec& job) {
   GP_RETURN_IF_ERROR(ValidateParallelism(job));
   GP_RETURN_IF_ERROR(ValidateSearch(job));
   GP_RETURN_IF_ERROR(ValidateCheckpointPath(job.checkpoint.path));
-  GP_RETURN_IF_ERROR(Require(job.data.format != DataFormat::kTokens || job.data.paths.size() <= 1, "data.path",
-                             job.data.paths, "exactly one file when data.format is tokens"));
+  GP_RETURN_IF_ERROR(ValidateData(job.data));
   GP_RETURN_IF_ERROR(
       Require(job.data.format != DataFormat::kText || job.data.tokenizer != "byte" ||
                   job.model.vocab_size >= kByteTokenizerVocabulary,

@@ -38,7 +38,10 @@ enum class Documents : uint8_t { kPacked, kReset };
 
 struct DataSpec {
   DataFormat format = DataFormat::kTokens;
-  std::vector<std::string> paths;  // absolute; for text also globs. tokens: exactly one file
+  std::vector<std::string> paths;  // absolute; for text also globs
+  // Share of the samples that each file of tokens gives, by its place in `paths`, relative to the sum; empty: the files
+  // are one, in their order.
+  std::vector<double> weights;
   TokenDtype dtype = TokenDtype::kUint16;
   bool shuffle = true;
   std::string tokenizer = "byte";
@@ -54,6 +57,12 @@ struct DataSpec {
 
   friend bool operator==(const DataSpec&, const DataSpec&) = default;
 };
+
+// Weights count in millionths, so that shares are exact.
+inline constexpr double kDataWeightUnit = 1e-6;
+inline constexpr double kMaxDataWeight = 1e6;
+// More files of tokens than this are refused: each is opened when a job is prepared.
+inline constexpr size_t kMaxTokenFiles = 1024;
 
 struct TrainingSpec {
   int64_t iterations = 0;

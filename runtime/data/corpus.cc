@@ -21,22 +21,19 @@ absl::StatusOr<std::unique_ptr<Corpus>> OpenCorpus(const DataSpec& data, int64_t
     }
     return OpenText(data.paths);
   }
-  if (data.paths.size() != 1) {
-    return absl::InvalidArgumentError(fmt::format(
-        "data.path: format tokens reads exactly one file, found {}; join them into one file", data.paths.size()));
-  }
-  return OpenTokenFile(data.paths.front(), data.dtype, vocab_size);
+  return OpenTokenFiles(data.paths, data.dtype, vocab_size);
 }
 
-absl::StatusOr<uint32_t> SampledChecksum(const Corpus& corpus, const BlockVisitor& visit, uint32_t crc) {
+absl::StatusOr<uint32_t> BlocksChecksum(const DataFiles& files, int64_t base, std::span<const ByteRange> blocks,
+                                        const BlockVisitor& visit, uint32_t crc) {
   constexpr int64_t kPieceBytes = int64_t{1} << 18;  // stays in the cache from the read to the checks
-  std::vector<std::byte> buffer(std::min(kPieceBytes, corpus.files().bytes()));
-  for (const ByteRange& block : SampledBlocks(corpus.files().bytes())) {
+  std::vector<std::byte> buffer(std::min(kPieceBytes, files.bytes()));
+  for (const ByteRange& block : blocks) {
     for (int64_t begin = block.begin; begin < block.end; begin += kPieceBytes) {
       const std::span<std::byte> piece = std::span(buffer).first(std::min(kPieceBytes, block.end - begin));
-      GP_RETURN_IF_ERROR(corpus.files().Read(begin, piece));
+      GP_RETURN_IF_ERROR(files.Read(base + begin, piece));
       if (visit) {
-        GP_RETURN_IF_ERROR(visit(begin, piece));
+        GP_RETURN_IF_ERROR(visit(base + begin, piece));
       }
       crc = Crc32c(piece, crc);
     }

@@ -9,6 +9,7 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "optimizer/model/job_spec.h"
 #include "runtime/data/data_files.h"
@@ -37,6 +38,8 @@ class Corpus {
   // names file, token and position. REQUIRES: the bytes begin and end with a token.
   virtual absl::Status CheckTokens(int64_t offset, std::span<const std::byte> bytes) const = 0;
   virtual const DataFiles& files() const = 0;
+  // Tokens of each file, in their order: what data.weights mix.
+  virtual std::vector<int64_t> file_tokens() const = 0;
   virtual const DataFingerprint& fingerprint() const = 0;
 };
 
@@ -48,8 +51,9 @@ absl::StatusOr<std::unique_ptr<Corpus>> OpenCorpus(const DataSpec& data, int64_t
 // Looks at bytes of the data that begin at `offset`; an error ends the reading.
 using BlockVisitor = std::function<absl::Status(int64_t offset, std::span<const std::byte> bytes)>;
 
-// Continues `crc` over the SampledBlocks of the corpus, each of which `visit` (may be empty) sees piece by piece.
-// Errors: those of DataFiles::Read and of `visit`.
-absl::StatusOr<uint32_t> SampledChecksum(const Corpus& corpus, const BlockVisitor& visit, uint32_t crc = 0);
+// Continues `crc` over blocks of the files, which begin at `base`; `visit` (may be empty) sees each piece by piece, by
+// its place in the files. Errors: those of DataFiles::Read and of `visit`.
+absl::StatusOr<uint32_t> BlocksChecksum(const DataFiles& files, int64_t base, std::span<const ByteRange> blocks,
+                                        const BlockVisitor& visit, uint32_t crc = 0);
 
 }  // namespace geopipe

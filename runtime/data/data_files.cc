@@ -14,17 +14,20 @@ namespace {
 constexpr int64_t kWholeUpToBytes = int64_t{16} << 20;
 constexpr int64_t kBlocks = 512;
 constexpr int64_t kBlockBytes = 4096;
+constexpr int64_t kMinWholeUpToBytes = int64_t{64} << 10;
+constexpr int64_t kMinBlocks = 16;  // of which the whole is at least as long
 
 }  // namespace
 
-std::vector<ByteRange> SampledBlocks(int64_t bytes) {
-  if (bytes <= kWholeUpToBytes) {
+std::vector<ByteRange> SampledBlocks(int64_t bytes, int64_t files) {
+  if (bytes <= std::max(kWholeUpToBytes / files, kMinWholeUpToBytes)) {
     return {{0, bytes}};
   }
-  const int64_t stride = (bytes - kBlockBytes) / (kBlocks - 1) / kBlockBytes * kBlockBytes;
+  const int64_t count = std::max(kBlocks / files, kMinBlocks);
+  const int64_t stride = (bytes - kBlockBytes) / (count - 1) / kBlockBytes * kBlockBytes;
   std::vector<ByteRange> blocks;
-  blocks.reserve(kBlocks);
-  for (int64_t i = 0; i < kBlocks - 1; ++i) {
+  blocks.reserve(static_cast<size_t>(count));
+  for (int64_t i = 0; i < count - 1; ++i) {
     blocks.push_back({i * stride, i * stride + kBlockBytes});
   }
   blocks.push_back({bytes - kBlockBytes, bytes});

@@ -24,10 +24,11 @@ struct ByteRange {
   friend bool operator==(const ByteRange&, const ByteRange&) = default;
 };
 
-// Blocks by which two copies of the data are compared before a job starts: a function of the size alone, in ascending
-// order, and so few that opening takes no time, however large the data is. All of it up to 16 MiB; else 512 blocks of 4
-// KiB, among them the first and the last, at equal distances. All are aligned to tokens.
-std::vector<ByteRange> SampledBlocks(int64_t bytes);
+// Blocks by which two copies of a file are compared before a job starts: a function of its size, and of the number of
+// `files` that are looked at, in ascending order, and so few that opening takes no time, however large the data is. Of
+// a single file all up to 16 MiB; else 512 blocks of 4 KiB, among them the first and the last, at equal distances. Of
+// several, each has its part of these 16 MiB and 512 blocks, but not below 64 KiB and 16. All are aligned to tokens.
+std::vector<ByteRange> SampledBlocks(int64_t bytes, int64_t files = 1);
 
 // Move-only. Any thread may read. Nothing is mapped (runtime/base/input_file.h).
 class DataFiles {
@@ -42,6 +43,9 @@ class DataFiles {
   size_t count() const { return files_.size(); }
   const std::string& path_of(size_t file) const { return files_[file].path; }
   int64_t bytes_of(size_t file) const { return files_[file].bytes; }
+  int64_t begin_of(size_t file) const { return files_[file].begin; }
+  // The file that holds the byte. REQUIRES: there is one.
+  size_t FileAt(int64_t offset) const { return static_cast<size_t>(At(offset) - files_.begin()); }
 
   // The bytes [offset, offset + out.size()). Errors: those of InputFile; DataLoss when a file has another size than at
   // first. REQUIRES: they exist.

@@ -38,7 +38,7 @@ class TextCorpus final : public Corpus {
       const int64_t size = files_.bytes_of(file);
       checksum = Crc32c(std::as_bytes(std::span(&size, 1)), checksum);
     }
-    GP_ASSIGN_OR_RETURN(checksum, SampledChecksum(*this, {}, checksum));
+    GP_ASSIGN_OR_RETURN(checksum, BlocksChecksum(files_, 0, SampledBlocks(files_.bytes()), {}, checksum));
     fingerprint_ = {.bytes = files_.bytes(), .checksum = checksum};
     return absl::OkStatus();
   }
@@ -79,6 +79,15 @@ class TextCorpus final : public Corpus {
   }
 
   const DataFiles& files() const override { return files_; }
+
+  std::vector<int64_t> file_tokens() const override {
+    std::vector<int64_t> tokens;
+    for (size_t file = 0; file < files_.count(); ++file) {
+      tokens.push_back(files_.bytes_of(file) + 2);
+    }
+    return tokens;
+  }
+
   const DataFingerprint& fingerprint() const override { return fingerprint_; }
 
  private:

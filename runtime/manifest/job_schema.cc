@@ -118,9 +118,12 @@ Schema<DataSpec> DataSchema(const std::string& folder) {
   using D = DataSpec;
   return Schema<D>()
       .Key("format", ChoiceValue<DataFormat>({{"tokens", DataFormat::kTokens}, {"text", DataFormat::kText}}),
-           &D::format, "tokens: one flat little-endian file; text: any text files.")
-      .Key("path", Different(GivenPath(folder), kMaxPaths), &D::paths, "The token file, or text files and globs.",
-           Need::kRequired)
+           &D::format, "tokens: flat little-endian files; text: any text files.")
+      .Key("path", Different(GivenPath(folder), kMaxPaths), &D::paths,
+           "Token files, in this order; or text files and globs.", Need::kRequired)
+      .Key("weights",
+           WordOr<std::vector<double>>("none", {}, ListValue(From(kDataWeightUnit, kMaxDataWeight, NumberValue()))),
+           &D::weights, "Shares of the samples that the token files give; none: the files are read as if joined.")
       .Key("dtype", ChoiceValue<TokenDtype>({{"uint16", TokenDtype::kUint16}, {"uint32", TokenDtype::kUint32}}),
            &D::dtype, "Type of a token (format tokens).")
       .Key("shuffle", BooleanValue(), &D::shuffle, "Seeded order of samples, another in each epoch of the data.")

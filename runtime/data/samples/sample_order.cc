@@ -35,17 +35,21 @@ int64_t SeededPermutation::operator()(int64_t index) const {
   return static_cast<int64_t>(value);
 }
 
-SampleOrder::SampleOrder(uint64_t seed, bool shuffle, int64_t windows, int64_t samples_per_iteration)
-    : seed_(seed), shuffle_(shuffle), windows_(windows), samples_per_iteration_(samples_per_iteration) {
+SampleOrder::SampleOrder(uint64_t seed, bool shuffle, int64_t windows, int64_t samples_per_iteration, uint64_t file)
+    : seed_(seed), shuffle_(shuffle), windows_(windows), samples_per_iteration_(samples_per_iteration), file_(file) {
   GP_CHECK(windows >= 1 && samples_per_iteration >= 1, "{} windows, {} samples", windows, samples_per_iteration);
+}
+
+int64_t SampleOrder::At(int64_t position) const {
+  const int64_t within = position % windows_;
+  const uint64_t stream = (file_ << 32) + static_cast<uint64_t>(position / windows_);
+  return shuffle_ ? SeededPermutation(seed_, stream, windows_)(within) : within;
 }
 
 int64_t SampleOrder::Window(int64_t iteration, int64_t sample) const {
   GP_CHECK(iteration >= 0 && sample >= 0 && sample < samples_per_iteration_, "sample {} of iteration {}", sample,
            iteration);
-  const int64_t position = iteration * samples_per_iteration_ + sample;
-  const int64_t within = position % windows_;
-  return shuffle_ ? SeededPermutation(seed_, static_cast<uint64_t>(position / windows_), windows_)(within) : within;
+  return At(iteration * samples_per_iteration_ + sample);
 }
 
 }  // namespace geopipe

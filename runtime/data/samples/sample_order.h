@@ -30,11 +30,14 @@ class SeededPermutation {
 
 class SampleOrder {
  public:
-  // `windows` in the data, `samples_per_iteration` (n) read by each iteration; both at least 1.
-  SampleOrder(uint64_t seed, bool shuffle, int64_t windows, int64_t samples_per_iteration);
+  // `windows` in the data, `samples_per_iteration` (n) read by each iteration; both at least 1. `file`: number of the
+  // file, below 2^31, where each has an order of its own.
+  SampleOrder(uint64_t seed, bool shuffle, int64_t windows, int64_t samples_per_iteration, uint64_t file = 0);
 
-  // Window of sample k of an iteration: position j = i*n + k of the endless order, in epoch j / windows, reads
-  // permutation(seed, epoch)(j mod windows), or j mod windows without shuffling.
+  // Window at position j of the endless order, in epoch e = j / windows: permutation(seed, file * 2^32 + e)(j mod
+  // windows), or j mod windows without shuffling.
+  int64_t At(int64_t position) const;
+  // Window of sample k of an iteration, which is at position i*n + k.
   // REQUIRES: iteration >= 0, 0 <= sample < samples_per_iteration.
   int64_t Window(int64_t iteration, int64_t sample) const;
 
@@ -43,6 +46,7 @@ class SampleOrder {
   bool shuffle_;
   int64_t windows_;
   int64_t samples_per_iteration_;
+  uint64_t file_;
 };
 
 }  // namespace geopipe

@@ -134,6 +134,19 @@ TEST_CASE("rules that span keys name the key, the value and the rule") {
        },
        "parallelism.pipeline is 17; it must be at most half of model.num_hidden_layers 32, because every stage needs a "
        "layer"},
+      {[](JobSpec& j) {
+         j.data.paths = {"/a", "/b"};
+         j.data.weights = {0.7, 0.2, 0.1};
+       },
+       "data.weights is [0.7, 0.2, 0.1]; it must be one number for each of the 2 files of data.path"},
+      {[](JobSpec& j) {
+         j.data.format = DataFormat::kText;
+         j.data.paths = {"/a", "/b"};
+         j.data.weights = {0.7, 0.3};
+       },
+       "data.weights is [0.7, 0.3]; it must be none, because data.format is text; tokenize the text first"},
+      {[](JobSpec& j) { j.data.paths.resize(kMaxTokenFiles + 1); },
+       "data.path is a list of 1025 files; it must be at most 1024 when data.format is tokens; join some"},
       {[](JobSpec& j) { j.checkpoint.every = 5; },
        "checkpoint.path is empty; it must be given when checkpoint.every is"},
       {[](JobSpec& j) {

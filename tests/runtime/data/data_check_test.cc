@@ -23,7 +23,7 @@ namespace geopipe {
 namespace {
 
 std::unique_ptr<Corpus> Open(const std::string& path) {
-  auto corpus = OpenTokenFile(path, TokenDtype::kUint16, 65'536);
+  auto corpus = OpenTokenFiles({path}, TokenDtype::kUint16, 65'536);
   INFO(corpus.status().message());
   REQUIRE(corpus.ok());
   return *std::move(corpus);
@@ -111,7 +111,7 @@ TEST_CASE("a token outside the vocabulary that opening has not met is found by t
   constexpr int64_t kPlace = 20 * kMiB + 5000;
   REQUIRE_FALSE(Sampled(kPlace, 40 * kMiB));
   Poke(path, kPlace, "\xe8\x03");  // 1000
-  const auto corpus = OpenTokenFile(path, TokenDtype::kUint16, 1000);
+  const auto corpus = OpenTokenFiles({path}, TokenDtype::kUint16, 1000);
   REQUIRE(corpus.ok());
   DataCheck check(**corpus);
   absl::Status status;

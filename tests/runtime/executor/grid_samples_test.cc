@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "runtime/data/samples/sample_mix.h"
 #include "runtime/data/samples/sample_order.h"
 #include "runtime/data/samples/training_data.h"
 #include "tests/runtime/executor/grid_run.h"
@@ -72,22 +73,28 @@ class RecordedTokens final : public TokenSource {
   std::vector<Batch>& read_;
 };
 
-// Trains on a file of random tokens, and keeps what each rank reads of it.
+// Trains on files of random tokens, and keeps what each rank reads of them.
 class Recorded {
  public:
-  Recorded(uint64_t seed, const GridOptions& options) {
+  // `windows` of each file; `weights` as a job's.
+  Recorded(uint64_t seed, const GridOptions& options, const std::vector<int64_t>& windows,
+           std::vector<double> weights = {}) {
     std::mt19937_64 random(seed);
-    tokens_.resize((kWindows * options.sequence_length) + 1);
-    for (uint16_t& token : tokens_) {
-      token = static_cast<uint16_t>(Draw(random, 0, options.model.vocab_size - 1));
-    }
     job_.model = options.model;
     job_.training = options.training;
-    job_.data.paths = {
-        folder_.Write("tokens.bin", std::string(reinterpret_cast<const char*>(tokens_.data()), 2 * tokens_.size()))};
+    job_.data.weights = std::move(weights);
+    for (const int64_t count : windows) {
+      std::vector<uint16_t>& tokens = tokens_.emplace_back((count * options.sequence_length) + 1);
+      for (uint16_t& token : tokens) {
+        token = static_cast<uint16_t>(Draw(random, 0, options.model.vocab_size - 1));
+      }
+      job_.data.paths.push_back(
+          folder_.Write(fmt::format("tokens{}.bin", tokens_.size()),
+                        std::string(reinterpret_cast<const char*>(tokens.data()), 2 * tokens.size())));
+    }
   }
 
-  const std::vector<uint16_t>& tokens() const { return tokens_; }
+  const std::vector<uint16_t>& tokens(size_t file) const { return tokens_[file]; }
   const JobSpec& job() const { return job_; }
 
   GridResult Train(GridOptions options) {
@@ -107,7 +114,7 @@ class Recorded {
   static RankKey Key(const Rank& rank) { return {rank.pipeline, rank.data, rank.tensor}; }
 
   const TempDir folder_;
-  std::vector<uint16_t> tokens_;
+  std::vector<std::vector<uint16_t>> tokens_;  // of each file
   JobSpec job_;
   std::mutex mutex_;
   std::map<RankKey, std::vector<Batch>> read_;
@@ -193,7 +200,7 @@ TEST_CASE("every micro-batch size and grid trains on the same samples at the sam
   single.iterations = kIterations;
   const int64_t s = single.sequence_length;
   REQUIRE(single.training.tokens_per_iteration == kSamples * s);
-  Recorded recorded(seed, single);
+  Recorded recorded(seed, single, {kWindows});
   const GridResult alone = recorded.Train(single);
   REQUIRE(alone.status.ok());
   const std::vector<Sample> sequence = Flat(recorded.ReadBy({}));
@@ -203,7 +210,7 @@ TEST_CASE("every micro-batch size and grid trains on the same samples at the sam
     const Sample& sample = sequence[i];
     CHECK(sample.iteration == i / kSamples);
     CHECK(sample.number == i % kSamples);
-    const auto window = recorded.tokens().begin() + order.Window(sample.iteration, sample.number) * s;
+    const auto window = recorded.tokens(0).begin() + order.Window(sample.iteration, sample.number) * s;
     CHECK(std::equal(window, window + s, sample.inputs.begin(), sample.inputs.end()));
     CHECK(std::equal(window + 1, window + s + 1, sample.targets.begin(), sample.targets.end()));
   }
@@ -222,6 +229,36 @@ TEST_CASE("every micro-batch size and grid trains on the same samples at the sam
   }
   fmt::print("seed {}: {} grids, {} kinds of (b, replicas, pipeline ranks), {} samples each\n", seed, kSampledGrids,
              kinds.size(), sequence.size());
+}
+
+TEST_CASE("every micro-batch size and grid trains on the same mix of files") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  std::mt19937_64 random(seed);
+  GridOptions single = SmallGrid(/*tied=*/false, /*kv_heads=*/2);
+  single.micro_batch_size = 1;
+  single.iterations = kIterations;
+  const int64_t s = single.sequence_length;
+  const std::vector<int64_t> windows{30, 7, 20};  // the second is read three times
+  const std::vector<double> weights{0.5, 0.3, 0.2};
+  Recorded recorded(seed, single, windows, weights);
+  REQUIRE(recorded.Train(single).status.ok());
+  const std::vector<Sample> sequence = Flat(recorded.ReadBy({}));
+  REQUIRE(sequence.size() == kIterations * kSamples);
+  const SampleMix mix(weights);
+  for (int64_t i = 0; i < std::ssize(sequence); ++i) {
+    const SampleMix::Place place = mix.At(i);
+    const SampleOrder order(recorded.job().training.seed, true, windows[place.file], kSamples, place.file);
+    const auto window = recorded.tokens(place.file).begin() + order.At(place.index) * s;
+    CHECK(std::equal(window, window + s, sequence[i].inputs.begin(), sequence[i].inputs.end()));
+    CHECK(std::equal(window + 1, window + s + 1, sequence[i].targets.begin(), sequence[i].targets.end()));
+  }
+  for (int32_t i = 0; i < kSampledGrids / 4; ++i) {
+    const GridOptions options = RandomGrid(random);
+    INFO("number " << i << ": " << options.name());
+    REQUIRE(recorded.Train(options).status.ok());
+    CheckReads(recorded, sequence, options);
+  }
 }
 
 }  // namespace

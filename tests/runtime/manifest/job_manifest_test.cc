@@ -57,6 +57,7 @@ TEST_CASE("Every key of a job file counts") {
   CHECK(job->model == *ModelPreset("llama-2-13b"));
   CHECK(job->data == DataSpec{.format = DataFormat::kText,
                               .paths = {"/abs/*.txt", "/jobs/b.txt"},
+                              .weights = {},
                               .dtype = TokenDtype::kUint32,
                               .shuffle = false,
                               .tokenizer = "byte",

@@ -49,7 +49,7 @@ class SetClock final : public Clock {
 constexpr int64_t kLongAgoNs = -1'000'000 * kSecond;
 
 std::unique_ptr<Corpus> Tokens(const std::string& path, int64_t vocab_size = 10) {
-  auto corpus = OpenTokenFile(path, TokenDtype::kUint16, vocab_size);
+  auto corpus = OpenTokenFiles({path}, TokenDtype::kUint16, vocab_size);
   REQUIRE(corpus.ok());
   return *std::move(corpus);
 }

@@ -45,6 +45,7 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
       {"spec.model.tie_word_embeddings", "true"},
       {"spec.data.format", "text"},
       {"spec.data.path", "{}/other"},
+      {"spec.data.weights", "[0.7, 0.3]"},
       {"spec.data.dtype", "uint32"},
       {"spec.data.shuffle", "false"},
       {"spec.data.documents", "reset"},

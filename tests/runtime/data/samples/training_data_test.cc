@@ -123,6 +123,102 @@ TEST_CASE("data shorter than one sample is refused") {
             "them twice; name more data, or fewer training.tokens_per_iteration");
 }
 
+// Three files of tokens that tell the file: 0 to 99, 100 to 199, 200 to 299.
+JobSpec MixedJob(const TempDir& dir, std::vector<double> weights) {
+  JobSpec job = CountingJob(dir);
+  job.model.vocab_size = 300;
+  job.data.paths.clear();
+  for (int file = 0; file < 3; ++file) {
+    std::vector<uint16_t> tokens(file == 1 ? 41 : 97);
+    std::iota(tokens.begin(), tokens.end(), static_cast<uint16_t>(100 * file));
+    job.data.paths.push_back(dir.Write(std::string(1, static_cast<char>('c' - file)),
+                                       std::string(reinterpret_cast<const char*>(tokens.data()), 2 * tokens.size())));
+  }
+  job.data.weights = std::move(weights);
+  job.data.shuffle = true;
+  job.training.tokens_per_iteration = 40;  // 10 samples of 4
+  return job;
+}
+
+TEST_CASE("weights mix files exactly, and each file's samples come once before one comes again") {
+  const TempDir dir;
+  const auto data = TrainingData::Open(MixedJob(dir, {0.5, 0.2, 0.3}), 4);
+  REQUIRE(data.ok());
+  std::map<int32_t, std::vector<int32_t>> drawn;  // of each file, the first tokens in order
+  for (int64_t iteration = 0; iteration < 48; ++iteration) {
+    const Batch batch = Read(**data, iteration, 0, 10, 4);
+    std::map<int32_t, int> counts;
+    for (size_t sample = 0; sample < 10; ++sample) {
+      const int32_t first = batch.inputs[4 * sample];
+      CHECK(batch.targets[4 * sample + 3] / 100 == first / 100);  // no window is of two files
+      CHECK(first % 4 == 0);
+      ++counts[first / 100];
+      drawn[first / 100].push_back(first);
+    }
+    CHECK(counts == std::map<int32_t, int>{{0, 5}, {1, 2}, {2, 3}});
+  }
+  for (const auto& [file, firsts] : drawn) {
+    const size_t windows = file == 1 ? 10 : 24;
+    CHECK(firsts.size() == (file == 0 ? 240 : file == 1 ? 96 : 144));
+    std::vector<std::vector<int32_t>> epochs;
+    for (size_t begin = 0; begin + windows <= firsts.size(); begin += windows) {
+      epochs.emplace_back(firsts.begin() + begin, firsts.begin() + begin + windows);
+      std::vector<int32_t> sorted = epochs.back();
+      std::ranges::sort(sorted);
+      CHECK(std::ranges::adjacent_find(sorted) == sorted.end());
+    }
+    CHECK(epochs[0] != epochs[1]);  // shuffled anew
+  }
+  std::vector<int32_t> other = drawn[2];
+  for (int32_t& token : other) {
+    token -= 200;
+  }
+  CHECK(other != std::vector<int32_t>(drawn[0].begin(), drawn[0].begin() + std::ssize(other)));  // and unlike another's
+}
+
+TEST_CASE("the order of a mix depends neither on the micro-batch, nor on the replica, nor on a restart") {
+  const TempDir dir;
+  const JobSpec job = MixedJob(dir, {0.5, 0.2, 0.3});
+  const auto data = TrainingData::Open(job, 4);
+  const auto resumed = TrainingData::Open(job, 4);
+  for (const int64_t iteration : {7, 3, 31}) {
+    const Batch whole = Read(**data, iteration, 0, 10, 4);
+    for (const int64_t b : {1, 2, 5}) {
+      for (int64_t sample = 10 - b; sample >= 0; sample -= b) {
+        CHECK(Read(**resumed, iteration, sample, b, 4).inputs ==
+              std::vector<int32_t>(whole.inputs.begin() + 4 * sample, whole.inputs.begin() + 4 * (sample + b)));
+      }
+    }
+  }
+}
+
+TEST_CASE("several files without weights are one, in the order in which they are named") {
+  const TempDir dir;
+  JobSpec job = MixedJob(dir, {});
+  job.data.shuffle = false;
+  const auto data = TrainingData::Open(job, 4);
+  REQUIRE(data.ok());
+  CHECK((*data)->corpus().tokens() == 97 + 41 + 97);
+  const Batch batch = Read(**data, 2, 3, 2, 4);  // samples 23 and 24
+  CHECK(batch.inputs == std::vector<int32_t>{92, 93, 94, 95, 96, 100, 101, 102});
+  CHECK(batch.targets == std::vector<int32_t>{93, 94, 95, 96, 100, 101, 102, 103});
+}
+
+TEST_CASE("a file of a mix that has too few samples is named") {
+  const TempDir dir;
+  const JobSpec job = MixedJob(dir, {0.5, 2, 0.5});
+  CHECK(TrainingData::Open(job, 4).ok());
+  JobSpec more = job;
+  more.training.tokens_per_iteration = 80;
+  CHECK(TrainingData::Open(more, 4).status().message() ==
+        job.data.paths[1] +
+            ": data.path holds 10 samples of 4 tokens, fewer than the 13 of one iteration, which would train on some "
+            "of them twice; name more data, or fewer training.tokens_per_iteration");
+  JobSpec joined = MixedJob(dir, {});
+  joined.training.tokens_per_iteration = 480;
+  CHECK_THAT(std::string(TrainingData::Open(joined, 40).status().message()), Catch::Contains(" and 2 more: "));
+}
+
 TEST_CASE("text is trained on as bytes") {
   const TempDir dir;
   JobSpec job;
