@@ -59,6 +59,7 @@ void CoordinatorMetrics::OnEffect(const Effect& effect) {
   } else if (const auto* record = std::get_if<PersistRecord>(&effect)) {
     if (record->outcome.has_value()) {
       OnCheckpoints(record->job, *record->outcome);
+      OnEvaluations(record->job, *record->outcome);
     }
   } else if (const auto* measured = std::get_if<LinkMeasured>(&effect)) {
     const LabelValues link = {measured->from_site, measured->to_site};
@@ -151,6 +152,18 @@ void CoordinatorMetrics::OnCheckpoints(const std::string& job, const v1::JobDeta
   registry_.GetGauge(metrics::kCheckpointTime, {job}).Set(Seconds(newest.unix_time_ns()));
   registry_.GetGauge(metrics::kCheckpointSeconds, {job}).Set(Seconds(newest.duration_ns()));
   registry_.GetGauge(metrics::kCheckpointBytes, {job}).Set(static_cast<double>(newest.bytes()));
+}
+
+void CoordinatorMetrics::OnEvaluations(const std::string& job, const v1::JobDetail& outcome) {
+  if (outcome.evaluations_size() == 0 || outcome.evaluations().rbegin()->incomplete()) {
+    return;
+  }
+  const v1::EvaluationSummary& newest = *outcome.evaluations().rbegin();
+  registry_.GetGauge(metrics::kEvaluatedIterations, {job}).Set(static_cast<double>(newest.iteration()));
+  registry_.GetGauge(metrics::kEvaluationSeconds, {job}).Set(Seconds(newest.duration_ns()));
+  if (newest.has_loss()) {
+    registry_.GetGauge(metrics::kValidationLoss, {job}).Set(newest.loss());
+  }
 }
 
 void CoordinatorMetrics::ShowEffectiveTime(const std::string& job) {

@@ -41,6 +41,7 @@ class CoordinatorMetrics final : public RunnerObserver {
   void OnIterations(const IterationsFinished& effect);
   void OnRecovery(const std::string& job, const v1::JobTransition& transition, const v1::JobDetail& outcome);
   void OnCheckpoints(const std::string& job, const v1::JobDetail& outcome);
+  void OnEvaluations(const std::string& job, const v1::JobDetail& outcome);
   void ShowEffectiveTime(const std::string& job);
   // Drops the job's figures, not its state.
   void Forget(const std::string& job);

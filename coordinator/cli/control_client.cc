@@ -220,6 +220,11 @@ absl::Status ControlClient::WatchOnce(const std::string& name, Told& told,
       if (again) {
         continue;
       }
+    } else if (event.has_evaluation()) {
+      if (event.evaluation().iteration() <= told.evaluation) {
+        continue;
+      }
+      told.evaluation = event.evaluation().iteration();
     } else if (event.has_transition() && ++transitions_in_stream <= told.transitions) {
       event.Clear();  // not news, but an answer
     } else {

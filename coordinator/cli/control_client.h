@@ -52,9 +52,9 @@ class ControlClient {
     std::function<void(const absl::Status&)> on_lost{};  // once each time
     std::function<void()> on_back{};
   };
-  // Calls `on_event` for every state change, every iteration from `from_iteration` on and every notice, until the job
-  // is in a final state (OK), `on_event` returns false (Cancelled), StopWatching is called (Cancelled) or the server is
-  // lost, where it is not dialled again.
+  // Calls `on_event` for every state change, every iteration and evaluation from `from_iteration` on and every notice,
+  // until the job is in a final state (OK), `on_event` returns false (Cancelled), StopWatching is called (Cancelled) or
+  // the server is lost, where it is not dialled again.
   absl::Status WatchJob(const std::string& name, int64_t from_iteration,
                         const std::function<bool(const v1::WatchJobResponse&)>& on_event,
                         const Redial* redial = nullptr);
@@ -68,6 +68,7 @@ class ControlClient {
   struct Told {
     int64_t from_iteration = 0;  // not yet
     int64_t transitions = 0;
+    int64_t evaluation = -1;  // the last
     std::string notice = {};  // the latest warning
   };
   absl::Status WatchOnce(const std::string& name, Told& told,

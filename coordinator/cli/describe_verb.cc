@@ -126,6 +126,21 @@ std::string RecoveryTable(const v1::JobDetail& detail, int32_t columns) {
   return fmt::format("\n{}", table.Render(columns));
 }
 
+// The latest evaluations. Empty: there is none.
+std::string EvaluationTable(const v1::JobDetail& detail, int32_t columns) {
+  constexpr int kShown = 10;
+  if (detail.evaluations_size() == 0) {
+    return "";
+  }
+  Table table({"EVALUATED AFTER", "VALIDATION LOSS", "TIME"});
+  for (int i = std::max(0, detail.evaluations_size() - kShown); i < detail.evaluations_size(); ++i) {
+    const v1::EvaluationSummary& each = detail.evaluations(i);
+    table.AddRow({std::to_string(each.iteration()), each.has_loss() ? fmt::format("{:.4f}", each.loss()) : "-",
+                  each.incomplete() ? "its report is lost" : HumanDuration(each.duration_ns())});
+  }
+  return fmt::format("\n{}", table.Render(columns));
+}
+
 absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optional<ComparedRun>& compared,
                                    int32_t columns) {
   const v1::JobSummary& summary = detail.summary();
@@ -138,6 +153,7 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
   if (summary.has_last_loss()) {
     text += fmt::format("loss          {:.4f}\n", summary.last_loss());
   }
+  text += ValidationText(detail);
   if (detail.has_plan()) {
     GP_ASSIGN_OR_RETURN(const Plan plan, FromProto(detail.plan()));
     GP_ASSIGN_OR_RETURN(const Prediction prediction, FromProto(detail.prediction()));
@@ -169,6 +185,7 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
   if (detail.epochs_size() > 1) {
     epochs = fmt::format("\n{}", EpochTable(detail, columns));
   }
+  const std::string evaluations = EvaluationTable(detail, columns);
   const std::string listed = CheckpointText(detail, columns);
   const std::string checkpoints = listed.empty() ? "" : fmt::format("\n{}", listed);
   Table transitions({"TIME (UTC)", "STATE", "CAUSE"});
@@ -176,8 +193,8 @@ absl::StatusOr<std::string> ToText(const v1::JobDetail& detail, const std::optio
     transitions.AddRow(
         {TimeText(transition.unix_time_ns()), std::string(JobStateName(transition.state())), transition.cause()});
   }
-  text += fmt::format("{}{}{}\n{}\njob file, with every default:\n", epochs, RecoveryTable(detail, columns),
-                      checkpoints, transitions.Render(columns));
+  text += fmt::format("{}{}{}{}\n{}\njob file, with every default:\n", epochs, RecoveryTable(detail, columns),
+                      evaluations, checkpoints, transitions.Render(columns));
   return WrapLines(text, columns) + detail.manifest();
 }
 

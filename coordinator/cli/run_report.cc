@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <vector>
 
 #include "coordinator/cli/job_memory.h"
 #include "coordinator/cli/render/format.h"
@@ -66,6 +67,10 @@ absl::StatusOr<Json> RunReportToJson(const RunReport& report) {
     iterations.push_back(std::move(row));
   }
   json["iterations"] = std::move(iterations);
+  json["evaluations"] = Json::array();
+  for (const v1::EvaluationSummary& evaluation : detail.evaluations()) {
+    json["evaluations"].push_back(EvaluationToJson(evaluation));
+  }
   if (!report.deviation.empty()) {
     json["largest_deviation"] = report.deviation;
   }
@@ -129,6 +134,7 @@ absl::StatusOr<std::string> ClosingSummary(const RunReport& report) {
             ? fmt::format(", {:.4f} mean of the last {}\n", MeanOfLastLosses(report.iterations, kAveraged), kAveraged)
             : "\n";
   }
+  text += ValidationText(detail);
   for (const auto& [kind, path] : report.artifacts) {
     text += fmt::format("{:<13} {}\n", kind, path);
   }
@@ -149,6 +155,50 @@ std::string IterationLine(const v1::IterationSummary& iteration, int64_t iterati
   }
   return text + fmt::format("  {}  {} tokens/s", HumanDuration(iteration.duration_ns()),
                             HumanCount(static_cast<int64_t>(tokens_per_s)));
+}
+
+std::string EvaluationLine(const v1::EvaluationSummary& evaluation) {
+  const std::string after =
+      fmt::format("after {} {}", evaluation.iteration(), evaluation.iteration() == 1 ? "iteration" : "iterations");
+  if (evaluation.incomplete()) {
+    return fmt::format("validation {}: its report is lost", after);
+  }
+  return fmt::format("validation {}{}  {}", after,
+                     evaluation.has_loss() ? fmt::format("  loss {:.4f}", evaluation.loss()) : "",
+                     HumanDuration(evaluation.duration_ns()));
+}
+
+Json EvaluationToJson(const v1::EvaluationSummary& evaluation) {
+  Json json{{"iterations", evaluation.iteration()}, {"loss", nullptr}, {"duration_s", nullptr}};
+  if (evaluation.has_loss()) {
+    json["loss"] = evaluation.loss();
+  }
+  if (!evaluation.incomplete()) {
+    json["duration_s"] = Seconds(evaluation.duration_ns());
+  }
+  return json;
+}
+
+std::string ValidationText(const v1::JobDetail& detail) {
+  std::vector<const v1::EvaluationSummary*> known;
+  for (const v1::EvaluationSummary& evaluation : detail.evaluations()) {
+    if (evaluation.has_loss()) {
+      known.push_back(&evaluation);
+    }
+  }
+  if (known.empty()) {
+    return "";
+  }
+  const v1::EvaluationSummary* const lowest = std::ranges::min(known, {}, &v1::EvaluationSummary::loss);
+  const auto shown = [](const v1::EvaluationSummary& each) {
+    return fmt::format("{:.4f} after {}", each.loss(), each.iteration());
+  };
+  std::string text = fmt::format("validation    loss {} iterations", shown(*known.back()));
+  if (known.size() > 1) {
+    text += fmt::format("; first {}", shown(*known.front()));
+    text += lowest == known.back() ? "" : fmt::format(", lowest {}", shown(*lowest));
+  }
+  return text + "\n";
 }
 
 std::string NoticeLine(const v1::JobNotice& notice) {

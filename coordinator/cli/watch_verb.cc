@@ -18,16 +18,19 @@
 namespace geopipe {
 namespace {
 
-nlohmann::ordered_json ToJson(const v1::WatchJobResponse& event) {
+Json ToJson(const v1::WatchJobResponse& event) {
   if (event.has_transition()) {
     return {{"state", JobStateName(event.transition().state())},
             {"unix_time_ns", event.transition().unix_time_ns()},
             {"cause", event.transition().cause()}};
   }
+  if (event.has_evaluation()) {
+    return {{"evaluation", EvaluationToJson(event.evaluation())}};
+  }
   if (event.has_notice()) {
     return {{"notice", event.notice().text()}, {"warning", event.notice().is_warning()}};
   }
-  nlohmann::ordered_json json{{"iteration", event.iteration().iteration()}};
+  Json json{{"iteration", event.iteration().iteration()}};
   if (event.iteration().has_loss()) {
     json["loss"] = event.iteration().loss();
   }
@@ -88,6 +91,9 @@ class DeviationTeller {
 std::string LineOf(const v1::WatchJobResponse& event, const v1::JobDetail& detail, const JobSpec& job) {
   if (event.has_transition()) {
     return fmt::format("{:<10} {}", JobStateName(event.transition().state()), event.transition().cause());
+  }
+  if (event.has_evaluation()) {
+    return EvaluationLine(event.evaluation());
   }
   if (event.has_notice()) {
     return NoticeLine(event.notice());

@@ -69,6 +69,7 @@ class Coordinator {
     int next_transition = 0;
     int64_t from_iteration = 0;  // asked for
     int64_t next_iteration = 0;
+    int64_t evaluation = -1;  // the last that it was told, by the iteration behind it
     int64_t credits = 0;
     bool loading = false;     // its iterations are asked for
     bool greeted = false;     // was told what goes wrong as it began
@@ -149,6 +150,7 @@ class Coordinator {
   void Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice);
   void NoteLosses(Now now, Job& job, const Reaction& reaction);
   void NoteSaving(Now now, Job& job, const Reaction& reaction);
+  void NoteNewEvaluations(Job& job);
   // Says from time to time what a job whose training is over waits for.
   void SayWait(Now now, Job& job);
   // Pauses a job that is to end with a checkpoint, has that written, and cancels it.

@@ -394,6 +394,7 @@ void Coordinator::On(Now /*now*/, WatchStart& event) {
       .from_iteration = std::max<int64_t>(event.from_iteration, 0),
       .next_iteration = loading ? std::max<int64_t>(event.from_iteration, 0)
                                 : std::max({event.from_iteration, job->iterations().oldest(), int64_t{0}}),
+      .evaluation = std::max<int64_t>(event.from_iteration, 0) - 1,
       .credits = event.credits,
       .loading = loading,
       .next_notice = job->notices_told + std::ssize(job->notices)};
@@ -467,11 +468,21 @@ void Coordinator::FeedWatch(CallId call) {
     watches_.erase(found);
     return;
   }
+  // The next evaluation, once the iterations before it are told.
+  const auto next_evaluation = [&]() -> const v1::EvaluationSummary* {
+    const auto& all = job.detail.evaluations();
+    const auto next = std::ranges::upper_bound(all, watch.evaluation, {}, &v1::EvaluationSummary::iteration);
+    return next != all.end() && next->iteration() <= watch.next_iteration ? &*next : nullptr;
+  };
   SendToWatcher batch{.call = call, .messages = {}};
   while (watch.credits > 0) {
+    const v1::EvaluationSummary* const evaluation = next_evaluation();
     const int transitions = job.detail.transitions_size();
-    if (watch.next_transition < transitions &&
-        std::min(job.iterations_before[watch.next_transition], log.next()) <= watch.next_iteration) {
+    if (evaluation != nullptr) {
+      watch.evaluation = evaluation->iteration();
+      *batch.messages.emplace_back().mutable_evaluation() = *evaluation;
+    } else if (watch.next_transition < transitions &&
+               std::min(job.iterations_before[watch.next_transition], log.next()) <= watch.next_iteration) {
       *batch.messages.emplace_back().mutable_transition() = job.detail.transitions(watch.next_transition++);
     } else if (watch.next_iteration < log.next()) {
       *batch.messages.emplace_back().mutable_iteration() = log.Get(watch.next_iteration++);
@@ -495,7 +506,7 @@ void Coordinator::FeedWatch(CallId call) {
     Emit(std::move(batch));
   }
   if (IsFinal(job.state()) && watch.next_transition == job.detail.transitions_size() &&
-      watch.next_iteration >= log.next()) {
+      watch.next_iteration >= log.next() && next_evaluation() == nullptr) {
     Emit(EndWatch{call, absl::OkStatus()});
     watches_.erase(found);
   }

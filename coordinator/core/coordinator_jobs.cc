@@ -118,6 +118,7 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     }
     Emit(std::move(finished));
   }
+  NoteNewEvaluations(job);
   NoteTraffic(now, reaction.traffic);
   if (reaction.checkpoint.has_value()) {
     job.return_due = true;
@@ -149,6 +150,23 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
   if (reaction.change.has_value()) {
     Move(now, job, reaction.change->to, reaction.change->cause);
   }
+}
+
+// Adds them to the detail before iterations and transitions that follow them are told.
+void Coordinator::NoteNewEvaluations(Job& job) {
+  std::vector<v1::EvaluationSummary> evaluations = job.run->TakeEvaluations();
+  if (evaluations.empty()) {
+    return;
+  }
+  for (const v1::EvaluationSummary& each : evaluations) {
+    if (each.incomplete()) {
+      Log(LogLevel::kWarning, job.name(),
+          fmt::format("the report of the evaluation after {} iterations is lost", each.iteration()));
+    }
+  }
+  NoteEvaluations(job, std::move(evaluations));
+  changed_.insert(job.name());
+  Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
 }
 
 void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause) {
@@ -343,6 +361,7 @@ void Coordinator::Schedule(Now now) {
     job->run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
                                         options_.version, options_.run);
     job->run->RestoreLosses(job->detail, now);
+    job->run->RestoreEvaluations(job->detail);
     if (job->has_trained()) {
       job->run->GoOnFrom(TakeEarlier(*job));
     } else if (job->past.next() > 0) {

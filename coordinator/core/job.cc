@@ -293,6 +293,14 @@ void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now
   FillParts(complete, summary);
 }
 
+void NoteEvaluations(Job& job, std::vector<v1::EvaluationSummary> evaluations) {
+  auto& all = *job.detail.mutable_evaluations();
+  for (v1::EvaluationSummary& each : evaluations) {
+    *all.Add() = std::move(each);
+  }
+  all.DeleteSubrange(0, std::max(0, all.size() - kMaxEvaluations));
+}
+
 void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns) {
   for (v1::CheckpointSummary& summary : *job.detail.mutable_checkpoints()) {
     const absl::StatusOr<CheckpointIdentity> identity = FromProto(summary.identity());
@@ -308,6 +316,11 @@ void KeepCurve(const Job& old, int64_t below, Job& job) {
   std::vector<v1::IterationSummary> kept;
   for (int64_t i = log.oldest(); i < std::min(below, log.next()); ++i) {
     kept.push_back(log.Get(i));
+  }
+  for (const v1::EvaluationSummary& each : old.detail.evaluations()) {
+    if (each.iteration() <= below) {
+      *job.detail.add_evaluations() = each;
+    }
   }
   job.past_stored = old.past_stored;
   job.stored_next = below;

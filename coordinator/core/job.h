@@ -94,6 +94,9 @@ void NoteRecovered(Job& job, int64_t unix_now_ns);
 // sites.
 void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns);
 void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns);
+// Adds evaluations to the job's list, which keeps the latest kMaxEvaluations.
+void NoteEvaluations(Job& job, std::vector<v1::EvaluationSummary> evaluations);
+inline constexpr int kMaxEvaluations = 1000;
 // Replaces the list by that of the job's run, with the holders of each part.
 void NoteUnlisted(Job& job);
 // Returns the state that the next run goes on from. Takes `past`.

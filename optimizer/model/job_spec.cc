@@ -29,17 +29,6 @@ absl::Status ValidateTraining(const TrainingSpec& training) {
                  fmt::format("from 0 to training.learning_rate {}", training.learning_rate));
 }
 
-absl::Status ValidateData(const DataSpec& data) {
-  const bool is_tokens = data.format == DataFormat::kTokens;
-  GP_RETURN_IF_ERROR(Require(!is_tokens || data.paths.size() <= kMaxTokenFiles, "data.path",
-                             fmt::format("a list of {} files", data.paths.size()),
-                             fmt::format("at most {} when data.format is tokens; join some", kMaxTokenFiles)));
-  GP_RETURN_IF_ERROR(Require(is_tokens || data.weights.empty(), "data.weights", data.weights,
-                             "none, because data.format is text; tokenize the text first"));
-  return Require(data.weights.empty() || data.weights.size() == data.paths.size(), "data.weights", data.weights,
-                 fmt::format("one number for each of the {} files of data.path", data.paths.size()));
-}
-
 absl::Status RequireDivides(std::string_view key, int64_t tensor, int64_t size) {
   return Require(size % tensor == 0, "parallelism.tensor", tensor, fmt::format("a divisor of {} {}", key, size));
 }
@@ -147,6 +136,48 @@ absl::Status ValidateSearch(const JobSpec& job) {
   return ValidateMicroBatches(job);
 }
 
+absl::Status ValidateData(std::string_view key, const DataSpec& data, const ModelSpec& model) {
+  const bool is_tokens = data.format == DataFormat::kTokens;
+  GP_RETURN_IF_ERROR(Require(!is_tokens || data.paths.size() <= kMaxTokenFiles, fmt::format("{}.path", key),
+                             fmt::format("a list of {} files", data.paths.size()),
+                             fmt::format("at most {} when {}.format is tokens; join some", kMaxTokenFiles, key)));
+  GP_RETURN_IF_ERROR(Require(is_tokens || data.weights.empty(), fmt::format("{}.weights", key), data.weights,
+                             fmt::format("none, because {}.format is text; tokenize the text first", key)));
+  GP_RETURN_IF_ERROR(Require(data.weights.empty() || data.weights.size() == data.paths.size(),
+                             fmt::format("{}.weights", key), data.weights,
+                             fmt::format("one number for each of the {} files of {}.path", data.paths.size(), key)));
+  return Require(
+      data.format != DataFormat::kText || data.tokenizer != "byte" || model.vocab_size >= kByteTokenizerVocabulary,
+      "model.vocab_size", model.vocab_size,
+      fmt::format("at least {} (256 bytes, begin and end of text), because {}.tokenizer is byte",
+                  kByteTokenizerVocabulary, key));
+}
+
+absl::Status ValidateDocuments(std::string_view key, const DataSpec& data, const ModelSpec& model) {
+  const bool needs = data.documents == Documents::kReset && data.format == DataFormat::kTokens;
+  const std::string name = fmt::format("{}.end_of_text", key);
+  const int64_t token = data.end_of_text.value_or(0);
+  GP_RETURN_IF_ERROR(
+      Require(!needs || data.end_of_text.has_value(), name, "absent",
+              fmt::format("the id of the token that ends a document, because {}.documents is reset", key)));
+  GP_RETURN_IF_ERROR(
+      Require(needs || !data.end_of_text.has_value(), name, token,
+              fmt::format("absent, because it matters with {0}.documents reset and {0}.format tokens alone", key)));
+  return Require(token < model.vocab_size, name, token,
+                 fmt::format("below model.vocab_size, which is {}", model.vocab_size));
+}
+
+absl::Status ValidateEvaluationDocuments(const JobSpec& job) {
+  GP_RETURN_IF_ERROR(ValidateDocuments("evaluation.data", job.evaluation.data, job.model));
+  const auto text = [](const std::optional<int64_t>& token) {
+    return token.has_value() ? fmt::format("a document ends with token {}", *token) : "documents are packed";
+  };
+  const std::optional<int64_t> training = job.data.document_end();
+  const std::optional<int64_t> validation = job.evaluation.data.document_end();
+  return Require(!job.evaluates() || training == validation, "evaluation.data.documents", text(validation),
+                 fmt::format("as in data, where {}: give both the same documents and end_of_text", text(training)));
+}
+
 // A path is whole and has no dots in it where a file was read (PathValue), and may be anything on the wire.
 absl::Status ValidateCheckpointPath(const std::string& path) {
   constexpr std::string_view kShared = "/dev/shm/";
@@ -174,31 +205,16 @@ bool IsJobName(std::string_view name) {
          name.find_first_not_of("abcdefghijklmnopqrstuvwxyz0123456789-.") == std::string_view::npos;
 }
 
-absl::Status ValidateDocuments(const JobSpec& job) {
-  const DataSpec& data = job.data;
-  const bool needs = data.documents == Documents::kReset && data.format == DataFormat::kTokens;
-  GP_RETURN_IF_ERROR(Require(!needs || data.end_of_text.has_value(), "data.end_of_text", "absent",
-                             "the id of the token that ends a document, because data.documents is reset"));
-  GP_RETURN_IF_ERROR(Require(needs || !data.end_of_text.has_value(), "data.end_of_text", data.end_of_text.value_or(0),
-                             "absent, because it matters with data.documents reset and data.format tokens alone"));
-  return Require(data.end_of_text.value_or(0) < job.model.vocab_size, "data.end_of_text", data.end_of_text.value_or(0),
-                 fmt::format("below model.vocab_size, which is {}", job.model.vocab_size));
-}
-
 absl::Status ValidateJob(const JobSpec& job) {
   GP_RETURN_IF_ERROR(ValidateModel(job.model));
   GP_RETURN_IF_ERROR(ValidateTraining(job.training));
   GP_RETURN_IF_ERROR(ValidateParallelism(job));
   GP_RETURN_IF_ERROR(ValidateSearch(job));
   GP_RETURN_IF_ERROR(ValidateCheckpointPath(job.checkpoint.path));
-  GP_RETURN_IF_ERROR(ValidateData(job.data));
-  GP_RETURN_IF_ERROR(
-      Require(job.data.format != DataFormat::kText || job.data.tokenizer != "byte" ||
-                  job.model.vocab_size >= kByteTokenizerVocabulary,
-              "model.vocab_size", job.model.vocab_size,
-              fmt::format("at least {} (256 bytes, begin and end of text), because data.tokenizer is byte",
-                          kByteTokenizerVocabulary)));
-  GP_RETURN_IF_ERROR(ValidateDocuments(job));
+  GP_RETURN_IF_ERROR(ValidateData("data", job.data, job.model));
+  GP_RETURN_IF_ERROR(ValidateData("evaluation.data", job.evaluation.data, job.model));
+  GP_RETURN_IF_ERROR(ValidateDocuments("data", job.data, job.model));
+  GP_RETURN_IF_ERROR(ValidateEvaluationDocuments(job));
   return Require(job.checkpoint.every == 0 || !job.checkpoint.path.empty(), "checkpoint.path", "empty",
                  "given when checkpoint.every is");
 }

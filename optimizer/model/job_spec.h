@@ -126,6 +126,20 @@ struct CheckpointSpec {
   friend bool operator==(const CheckpointSpec&, const CheckpointSpec&) = default;
 };
 
+// Losses on data that is not trained on, by forward-only iterations between those of the training.
+struct EvaluationSpec {
+  int64_t every = 0;       // iterations between evaluations; 0: only after the last
+  DataSpec data;           // no paths: nothing is evaluated
+  int64_t iterations = 1;  // forward-only, of tokens_per_iteration each
+
+  // True when the weights before `iteration` are evaluated, in a job whose last iteration is the one before `end`.
+  bool IsDue(int64_t iteration, int64_t end) const {
+    return !data.paths.empty() && iteration > 0 && (iteration == end || (every > 0 && iteration % every == 0));
+  }
+
+  friend bool operator==(const EvaluationSpec&, const EvaluationSpec&) = default;
+};
+
 // Reaction to a node or a site that is gone for longer than JobSpec::grace_ns.
 enum class OnSiteLoss : uint8_t {
   kReplan,  // the job continues without it, if it can, and uses it again when it is back
@@ -152,12 +166,15 @@ struct JobSpec {
   SearchSpec search;
   PlacementSpec placement;
   CheckpointSpec checkpoint;
+  EvaluationSpec evaluation;
   Recovery recovery = Recovery::kCheckpoint;
   OnSiteLoss on_site_loss = OnSiteLoss::kReplan;
   int64_t grace_ns = 30'000'000'000;
   ReplanSpec replan;
   // The attention of the backend that the job is planned for, which the file does not say (JobOnCluster).
   Attention attention = Attention::kBlocked;
+
+  bool evaluates() const { return !evaluation.data.paths.empty(); }
 
   friend bool operator==(const JobSpec&, const JobSpec&) = default;
 };

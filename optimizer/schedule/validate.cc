@@ -27,8 +27,13 @@ constexpr uint8_t kWeightDone = Bit(ActionKind::kWeightGradient);
 
 class Validator {
  public:
-  Validator(const Schedule& schedule, const ActivationLimits& limits, ScheduleFault* fault)
-      : schedule_(schedule), shape_(schedule.shape), limits_(limits), fault_(fault), outputs_(schedule.shape) {}
+  Validator(const Schedule& schedule, const ActivationLimits& limits, ScheduleFault* fault, ScheduleWork work)
+      : schedule_(schedule),
+        shape_(schedule.shape),
+        limits_(limits),
+        fault_(fault),
+        work_(work),
+        outputs_(schedule.shape) {}
 
   absl::Status Run() {
     GP_RETURN_IF_ERROR(ValidateShape(shape_));
@@ -118,6 +123,9 @@ class Validator {
     if ((done & Bit(kind)) != 0) {
       return "runs a second time";
     }
+    if (work_ == ScheduleWork::kForwards && kind != ActionKind::kForward) {
+      return "an evaluation has forwards alone";
+    }
     if (kind == ActionKind::kForward) {
       // A backward needs its forward before it, so nothing of this micro-batch has run.
       return {};
@@ -145,7 +153,9 @@ class Validator {
     for (int32_t stage = 0; stage < shape_.stages; ++stage) {
       for (int32_t micro_batch = 0; micro_batch < shape_.micro_batches; ++micro_batch) {
         const uint8_t done = done_[outputs_.Forward(stage, micro_batch)];
-        if (done == (kForwardDone | kBackwardDone) || done == (kForwardDone | kInputDone | kWeightDone)) {
+        if (work_ == ScheduleWork::kForwards
+                ? done == kForwardDone
+                : done == (kForwardDone | kBackwardDone) || done == (kForwardDone | kInputDone | kWeightDone)) {
           continue;
         }
         const std::string_view missing = (done & kForwardDone) == 0 ? "F" : (done & kInputDone) == 0 ? "B" : "W";
@@ -240,6 +250,7 @@ class Validator {
   const PipelineShape& shape_;
   const ActivationLimits& limits_;
   ScheduleFault* const fault_;
+  const ScheduleWork work_;
   const OutputTable outputs_;
   std::vector<uint8_t> done_;           // [stage * micro_batches + micro_batch]
   std::vector<int32_t> next_backward_;  // [stage]: micro-batch whose B or I is next
@@ -255,8 +266,9 @@ std::pair<int64_t, int64_t> Window(int64_t count, int64_t most, int64_t centre) 
 
 }  // namespace
 
-absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits, ScheduleFault* fault) {
-  return Validator(schedule, limits, fault).Run();
+absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits, ScheduleFault* fault,
+                      ScheduleWork work) {
+  return Validator(schedule, limits, fault, work).Run();
 }
 
 std::string RenderGrid(const Schedule& schedule, int32_t fault_device, int64_t fault_position,

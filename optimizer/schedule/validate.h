@@ -24,6 +24,12 @@ struct ScheduleFault {
   int64_t position = -1;
 };
 
+// Work of a complete schedule, of each stage and micro-batch.
+enum class ScheduleWork : uint8_t {
+  kTraining,  // F and B, or F, I and W
+  kForwards,  // F alone (forward_only.h)
+};
+
 // OK if the schedule is complete (each stage runs F and B, or F, I and W, once per micro-batch on its own device),
 // ordered (F before B; F before I before W; backwards and weight gradients of a stage in micro-batch order, because
 // gradients accumulate in that order), deadlock-free when every device runs its list in order, and within the limits.
@@ -32,7 +38,8 @@ struct ScheduleFault {
 // InvalidArgument otherwise: one sentence naming device, position and action, then the grid with the fault marked; for
 // a deadlock the cycle of actions that wait for each other; `fault` (may be null) is where. Linear in the number of
 // actions; never hangs.
-absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits = {}, ScheduleFault* fault = nullptr);
+absl::Status Validate(const Schedule& schedule, const ActivationLimits& limits = {}, ScheduleFault* fault = nullptr,
+                      ScheduleWork work = ScheduleWork::kTraining);
 
 // One row per device, one column per position; `>cell<` marks the fault (device, position), -1 for none. Positions
 // start at 0; one past the end of a list marks what is missing there. `stuck` (empty, or a position per device) marks

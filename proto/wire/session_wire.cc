@@ -58,6 +58,7 @@ absl::Status ValidatePrepared(const v1::PreparedReport& message) {
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxAddressBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 0, kMaxThreads));
   GP_RETURN_IF_ERROR(CheckText("instructions", message.instructions(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckRange("validation_bytes", message.validation_bytes(), 0, kMaxInt64));
   return CheckRange("data_bytes", message.data_bytes(), 0, kMaxInt64);
 }
 
@@ -220,6 +221,7 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("end_iteration", message.end_iteration(), message.start_iteration(), kMaxInt64));
   GP_RETURN_IF_ERROR(CheckText("secret", message.secret(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(CheckRange("actions_every", message.actions_every(), 0, kMaxInt64));
+  GP_RETURN_IF_ERROR(CheckRange("evaluate_from", message.evaluate_from(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(wire::CheckDuration("orphan_grace_ns", message.orphan_grace_ns()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("rest_grace_ns", message.rest_grace_ns()));
   GP_RETURN_IF_ERROR(CheckCount("peers", message.peers_size(), wire::kMaxRanks));
@@ -354,6 +356,8 @@ absl::Status ValidateMessage(const v1::WorkerReport& message) {
       return Under("committed", CheckRank(message.committed().rank()));
     case v1::WorkerReport::kIteration:
       return Under("iteration", ValidateMessage(message.iteration()));
+    case v1::WorkerReport::kEvaluation:
+      return Under("evaluation", ValidateMessage(message.evaluation()));
     case v1::WorkerReport::kFinished:
       return Under("finished", ValidateFinished(message.finished()));
     case v1::WorkerReport::kFailure:

@@ -80,6 +80,12 @@ absl::StatusOr<MessageCost> FromProto(const v1::MessageCost& message) { return w
 absl::StatusOr<Profile> FromProto(const v1::Profile& message) { return wire::Read<Profile>(message); }
 absl::StatusOr<RankMemory> FromProto(const v1::MemoryPeaks& message) { return wire::Read<RankMemory>(message); }
 
+absl::Status ValidateMessage(const v1::EvaluationReport& message) {
+  GP_RETURN_IF_ERROR(wire::CheckRange("iteration", message.iteration(), 0, wire::kMaxInt64));
+  GP_RETURN_IF_ERROR(wire::CheckRange("rank", message.rank(), 0, wire::kMaxRanks - 1));
+  return wire::CheckDuration("duration_ns", message.duration_ns());
+}
+
 absl::Status ValidateMessage(const v1::IterationReport& message) {
   GP_RETURN_IF_ERROR(wire::CheckRange("iteration", message.iteration(), 0, wire::kMaxInt64));
   GP_RETURN_IF_ERROR(wire::CheckRange("rank", message.rank(), 0, wire::kMaxRanks - 1));

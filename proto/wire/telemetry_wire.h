@@ -22,5 +22,6 @@ absl::StatusOr<RankMemory> FromProto(const v1::MemoryPeaks& message);
 // Non-negative durations; actions in the grammar of the schedule that end no earlier than they start. A loss or a
 // gradient norm may be NaN or infinite: training can diverge, and the report says so.
 absl::Status ValidateMessage(const v1::IterationReport& message);
+absl::Status ValidateMessage(const v1::EvaluationReport& message);
 
 }  // namespace geopipe

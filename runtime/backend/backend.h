@@ -221,8 +221,8 @@ class Backend {
 
   // Softmax cross-entropy of fp32 logits [rows, classes], which are undefined afterwards. Adds the sum over rows of
   // -log softmax(logits)[target] to `loss` [1], in row order in fp64, and sets `gradient`, in its own type, to
-  // grad_scale times the sum's gradient with respect to the logits, whose memory it may be. REQUIRES: 0 <= targets[i] <
-  // classes.
+  // grad_scale times the sum's gradient with respect to the logits, whose memory it may be; an empty view: no gradient
+  // is wanted. REQUIRES: 0 <= targets[i] < classes.
   virtual absl::Status CrossEntropy(const MatrixView& logits, VectorView<const int32_t> targets, double grad_scale,
                                     const MatrixView& gradient, VectorView<double> loss) = 0;
   // The same with the classes divided among several (arXiv 1909.08053): each has the logits of its slice, which begins

@@ -75,7 +75,9 @@ void LossKernels<T, Width>::CrossEntropy(int threads, const Rows<float>& logits,
       const float target_logit = row[targets[i]];
       const float total = ExpRow(row, classes, shift);
       row_losses[i] = LossOfRow(shift, total, target_logit);
-      GradOfExp(row, classes, total, targets[i], grad_scale, gradient.Row(i));
+      if (gradient.data != nullptr) {
+        GradOfExp(row, classes, total, targets[i], grad_scale, gradient.Row(i));
+      }
     }
   });
 }
@@ -111,8 +113,10 @@ void LossKernels<T, Width>::CrossEntropyGrad(int threads, const Rows<const float
   ParallelFor(threads, rows, 1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       row_losses[i] = LossOfRow(max[i], sums[i], sums[rows + i]);
-      GradOfExp(exponentials.Row(i), classes, sums[i], InSlice(targets[i], first_class, classes), grad_scale,
-                gradient.Row(i));
+      if (gradient.data != nullptr) {
+        GradOfExp(exponentials.Row(i), classes, sums[i], InSlice(targets[i], first_class, classes), grad_scale,
+                  gradient.Row(i));
+      }
     }
   });
 }

@@ -67,6 +67,15 @@ inline constexpr GaugeSpec kLoss("geopipe_loss", "Mean cross-entropy over the to
 inline constexpr GaugeSpec kGradientNorm("geopipe_gradient_norm",
                                          "Global gradient norm of the last iteration, before clipping.",
                                          {"training_job"});
+inline constexpr GaugeSpec kValidationLoss("geopipe_validation_loss",
+                                           "Mean cross-entropy over the validation tokens of the last evaluation, in "
+                                           "nats.",
+                                           {"training_job"});
+inline constexpr GaugeSpec kEvaluatedIterations("geopipe_evaluated_iterations",
+                                                "Iterations that the job had done when it was last evaluated.",
+                                                {"training_job"});
+inline constexpr GaugeSpec kEvaluationSeconds("geopipe_evaluation_seconds", "Time of the last evaluation.",
+                                              {"training_job"});
 inline constexpr CounterSpec kRecoveries("geopipe_recoveries_total",
                                          "Times that the job lost something and went on, by what it lost.",
                                          {"training_job", "cause"});
@@ -188,14 +197,15 @@ constexpr std::array<const MetricSpec*, sizeof...(Specs)> PointersTo(const Specs
 }
 
 inline constexpr auto kAll = PointersTo(
-    kBuildInfo, kJobs, kIterations, kIterationSeconds, kBubbleRatio, kTokens, kLoss, kGradientNorm, kRecoveries,
-    kRecoveryLostSeconds, kEffectiveTimeRatio, kCheckpointTime, kCheckpointCopiedTime, kCheckpointSeconds,
-    kCheckpointBytes, kReplans, kPredictedIterationSeconds, kPredictedBubbleRatio, kAgentsConnected, kAgentHeartbeats,
-    kLinkMeasuredLatency, kLinkMeasuredBandwidth, kRpcSeconds, kRpcStreams, kWorkers, kWorkerExits, kWorkerHeartbeats,
-    kCoordinatorConnected, kCoordinatorConnections, kLinkLatency, kLinkBandwidth, kRankIterations,
-    kRankIterationSeconds, kRankBusySeconds, kRankBubbleRatio, kRankLoss, kStageActionSeconds, kMemory, kMemoryPeak,
-    kMemoryLimit, kLinkSentBytes, kLinkReceivedBytes, kBoundaryMessages, kBoundaryBytes, kLinkRoundTrip, kFramesSent,
-    kFramesResent, kFramesReceived, kFramesDuplicate, kFramesRefused, kReconnects, kTransportCpu);
+    kBuildInfo, kJobs, kIterations, kIterationSeconds, kBubbleRatio, kTokens, kLoss, kGradientNorm, kValidationLoss,
+    kEvaluatedIterations, kEvaluationSeconds, kRecoveries, kRecoveryLostSeconds, kEffectiveTimeRatio, kCheckpointTime,
+    kCheckpointCopiedTime, kCheckpointSeconds, kCheckpointBytes, kReplans, kPredictedIterationSeconds,
+    kPredictedBubbleRatio, kAgentsConnected, kAgentHeartbeats, kLinkMeasuredLatency, kLinkMeasuredBandwidth,
+    kRpcSeconds, kRpcStreams, kWorkers, kWorkerExits, kWorkerHeartbeats, kCoordinatorConnected, kCoordinatorConnections,
+    kLinkLatency, kLinkBandwidth, kRankIterations, kRankIterationSeconds, kRankBusySeconds, kRankBubbleRatio, kRankLoss,
+    kStageActionSeconds, kMemory, kMemoryPeak, kMemoryLimit, kLinkSentBytes, kLinkReceivedBytes, kBoundaryMessages,
+    kBoundaryBytes, kLinkRoundTrip, kFramesSent, kFramesResent, kFramesReceived, kFramesDuplicate, kFramesRefused,
+    kReconnects, kTransportCpu);
 
 }  // namespace metrics
 }  // namespace geopipe

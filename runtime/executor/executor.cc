@@ -9,6 +9,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/schedule/forward_only.h"
 #include "runtime/executor/channels.h"
 #include "runtime/tensor/staging.h"
 
@@ -78,7 +79,19 @@ Executor::Executor(ExecutorOptions options, MessageTransport& transport, Allocat
       allocator_(allocator),
       clock_(clock),
       waiting_(MaxWaiting(options_.schedule, options_.pipeline_rank)),
-      next_iteration_(options_.start_iteration) {}
+      next_iteration_(options_.start_iteration) {
+  if (options_.evaluation.passes == 0) {
+    return;
+  }
+  const PipelineShape& shape = options_.schedule.shape;
+  forwards_ = ForwardOnly(options_.schedule).devices[options_.pipeline_rank];
+  crossings_.resize(static_cast<size_t>(shape.stages) - 1);
+  for (int32_t boundary = 0; boundary + 1 < shape.stages; ++boundary) {
+    if (HasStage(boundary) && !HasStage(boundary + 1)) {
+      crossings_[boundary].room = SlotsNeeded(options_.schedule, MessageKind::kActivation, boundary);
+    }
+  }
+}
 
 absl::Status Executor::Run() {
   absl::Status status = RunIterations();
@@ -103,11 +116,54 @@ absl::Status Executor::Run() {
 }
 
 absl::Status Executor::RunIterations() {
-  for (int64_t iteration = options_.start_iteration; iteration < options_.end_iteration; ++iteration) {
-    if (options_.on_begin && !options_.on_begin(iteration)) {
+  for (int64_t iteration = options_.start_iteration; iteration <= options_.end_iteration; ++iteration) {
+    const bool evaluates = options_.evaluation.passes > 0 && options_.evaluation.is_due(iteration);
+    const bool is_over = iteration == options_.end_iteration;
+    if ((is_over && !evaluates) || (options_.on_begin && !options_.on_begin(iteration))) {
       break;
     }
-    GP_RETURN_IF_ERROR(RunIteration(iteration));
+    if (evaluates) {
+      GP_RETURN_IF_ERROR(RunEvaluation(iteration));
+    }
+    if (!is_over) {
+      GP_RETURN_IF_ERROR(RunIteration(iteration));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::RunEvaluation(int64_t iteration) {
+  for (StageEngine* engine : options_.engines) {
+    if (engine != nullptr) {
+      GP_RETURN_IF_ERROR(At(iteration, "evaluation", engine->BeginEvaluation()));
+    }
+  }
+  evaluated_.reset();
+  for (int64_t pass = 0; pass < options_.evaluation.passes; ++pass) {
+    GP_RETURN_IF_ERROR(RunActions({.iteration = iteration, .evaluation = pass}, forwards_));
+  }
+  return At(iteration, fmt::format("end of the evaluation on rank {}", rank()), EndEvaluation(iteration));
+}
+
+absl::Status Executor::EndEvaluation(int64_t iteration) {
+  EvaluationStats stats;
+  stats.iteration = iteration;
+  Completion all_done;
+  std::vector<LossReader> readers;
+  for (StageEngine* engine : options_.engines) {
+    if (engine != nullptr) {
+      GP_ASSIGN_OR_RETURN(Timed<LossReader> reader, engine->EndEvaluation(options_.evaluation.passes));
+      readers.push_back(std::move(reader.value));
+      all_done = reader.ready;
+    }
+  }
+  GP_RETURN_IF_ERROR(allocator_.device().Wait(all_done));
+  stats.loss = readers.back()();  // of this rank's last stage
+  stats.begin_ns = evaluated_->first.begun_ns();
+  stats.duration_ns = evaluated_->last.ready_ns() - stats.begin_ns;
+  Report(stats.begin_ns);
+  if (options_.evaluation.on_report && options_.engines.back() != nullptr) {
+    options_.evaluation.on_report(stats);
   }
   return absl::OkStatus();
 }
@@ -120,31 +176,42 @@ absl::Status Executor::RunIteration(int64_t iteration) {
       GP_RETURN_IF_ERROR(At(iteration, "begin", engine->BeginIteration(iteration)));
     }
   }
+  GP_RETURN_IF_ERROR(RunActions({.iteration = iteration}, actions));
+  return At(iteration, fmt::format("end on rank {}", rank()), EndIteration(iteration));
+}
+
+absl::Status Executor::RunActions(const Pass& pass, const std::vector<Action>& actions) {
   for (const Action& action : actions) {
     if (options_.stop != nullptr && options_.stop->load(std::memory_order_relaxed)) {
       return absl::CancelledError("stopped");
     }
-    if (absl::Status status = RunAction(iteration, action); !status.ok()) {
-      return At(iteration, fmt::format("{} on rank {}", ToString(action), rank()), status);
+    if (absl::Status status = RunAction(pass, action); !status.ok()) {
+      return At(
+          pass.iteration,
+          fmt::format("{}{} on rank {}", pass.evaluation.has_value() ? "evaluation, " : "", ToString(action), rank()),
+          status);
     }
   }
-  GP_CHECK(waiting_.size() == 0, "{} results of iteration {} were not taken", waiting_.size(), iteration);
-  return At(iteration, fmt::format("end on rank {}", rank()), EndIteration(iteration));
+  GP_CHECK(waiting_.size() == 0, "{} results of iteration {} were not taken", waiting_.size(), pass.iteration);
+  return absl::OkStatus();
 }
 
-absl::Status Executor::RunAction(int64_t iteration, const Action& action) {
+absl::Status Executor::RunAction(const Pass& pass, const Action& action) {
   if (IsSend(action.kind)) {
-    return SendOut(iteration, action);
+    return SendOut(pass, action);
   }
   if (IsRecv(action.kind)) {
-    return ReceiveIn(iteration, action);
+    return ReceiveIn(pass, action);
   }
-  if (const std::optional<int64_t> begun_ns = recorder_.begun_ns(); begun_ns.has_value()) {
+  if (const std::optional<int64_t> begun_ns = BegunNs(pass); begun_ns.has_value()) {
     Report(*begun_ns);
+  }
+  if (action.kind == ActionKind::kForward) {
+    GP_RETURN_IF_ERROR(AwaitRoom(action));
   }
   const ActionWatch::Scope watched(options_.watch, action, clock_);
   if (action.kind == ActionKind::kForward) {
-    return Forward(action);
+    return Forward(pass, action);
   }
   return action.kind == ActionKind::kWeightGradient ? WeightGradient(action) : Backward(action);
 }
@@ -155,10 +222,48 @@ Timed<Tensor> Executor::TakeInput(const Action& action, bool at_end) {
   return input;
 }
 
-absl::Status Executor::Forward(const Action& action) {
+std::optional<int64_t> Executor::BegunNs(const Pass& pass) const {
+  if (!pass.evaluation.has_value()) {
+    return recorder_.begun_ns();
+  }
+  return evaluated_.has_value() && evaluated_->first.done() ? std::optional(evaluated_->first.begun_ns())
+                                                            : std::nullopt;
+}
+
+absl::Status Executor::AwaitRoom(const Action& forward) {
+  const int32_t boundary = forward.stage;
+  if (boundary >= std::ssize(crossings_)) {
+    return absl::OkStatus();
+  }
+  auto& [room, on_the_way] = crossings_[boundary];
+  if (!on_the_way.empty() && !IsOfEvaluation(on_the_way.front())) {
+    on_the_way.clear();  // the schedule itself keeps to its room
+  }
+  while (!on_the_way.empty() && on_the_way.size() >= room) {
+    const ChannelId channel = ActivationChannel(options_.schedule.shape, options_.pipeline, boundary);
+    const absl::StatusOr<int64_t> acknowledged_ns =
+        transport_.WaitAcknowledged(channel, on_the_way.front(), clock_.NowNs() + options_.progress_deadline_ns);
+    if (!acknowledged_ns.ok()) {
+      return Stuck(channel, acknowledged_ns.status());
+    }
+    held_until_ns_ = std::max(held_until_ns_, *acknowledged_ns);
+    on_the_way.pop_front();
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Executor::Forward(const Pass& pass, const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
-  GP_ASSIGN_OR_RETURN(Timed<Tensor> output, engine.Forward(action.micro_batch, TakeInput(action, action.stage == 0)));
-  recorder_.Record(action, output.ready);
+  Timed<Tensor> input = TakeInput(action, action.stage == 0);
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> output,
+                      pass.evaluation.has_value()
+                          ? engine.Evaluate(*pass.evaluation, action.micro_batch, std::move(input))
+                          : engine.Forward(action.micro_batch, std::move(input)));
+  if (pass.evaluation.has_value()) {
+    evaluated_ = {.first = evaluated_.has_value() ? evaluated_->first : output.ready, .last = output.ready};
+  } else {
+    recorder_.Record(action, output.ready);
+  }
   if (action.stage + 1 < options_.schedule.shape.stages) {
     waiting_.Put(TakerOfForward(action, HasStage(action.stage + 1)), std::move(output));
   }
@@ -186,12 +291,17 @@ absl::Status Executor::WeightGradient(const Action& action) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
+MessageTag Executor::TagOf(const Pass& pass, const Action& action) const {
+  const int32_t micro_batches = options_.schedule.shape.micro_batches;
+  return {pass.iteration, action.micro_batch + (pass.evaluation.has_value() ? micro_batches : 0)};
+}
+
+absl::Status Executor::SendOut(const Pass& pass, const Action& action) {
   const PipelineShape& shape = options_.schedule.shape;
   const ChannelId channel = action.kind == ActionKind::kSendForward
                                 ? ActivationChannel(shape, options_.pipeline, action.stage)
                                 : GradientChannel(shape, options_.pipeline, action.stage - 1);
-  const MessageTag tag{iteration, action.micro_batch};
+  const MessageTag tag = TagOf(pass, action);
   GP_ASSIGN_OR_RETURN(Timed<Tensor> payload, ToHost(waiting_.Take(action)));
   const Completion ready = payload.ready;
   GP_RETURN_IF_ERROR(transport_.Send(channel, tag, std::move(payload)));
@@ -202,22 +312,31 @@ absl::Status Executor::SendOut(int64_t iteration, const Action& action) {
       return Stuck(channel, acknowledged_ns.status());
     }
     held_until_ns_ = *acknowledged_ns;
+  } else if (action.kind == ActionKind::kSendForward && !crossings_.empty()) {
+    std::deque<MessageTag>& on_the_way = crossings_[action.stage].on_the_way;
+    if (pass.evaluation.has_value() || !on_the_way.empty()) {
+      on_the_way.push_back(tag);
+    }
   }
-  recorder_.RecordMessage(action, ready, held_until_ns_);
+  if (!pass.evaluation.has_value()) {
+    recorder_.RecordMessage(action, ready, held_until_ns_);
+  }
   return absl::OkStatus();
 }
 
-absl::Status Executor::ReceiveIn(int64_t iteration, const Action& action) {
+absl::Status Executor::ReceiveIn(const Pass& pass, const Action& action) {
   const PipelineShape& shape = options_.schedule.shape;
   const bool forward = action.kind == ActionKind::kRecvForward;
   const ChannelId channel = forward ? ActivationChannel(shape, options_.pipeline, action.stage - 1)
                                     : GradientChannel(shape, options_.pipeline, action.stage);
   absl::StatusOr<Timed<Tensor>> message =
-      transport_.Receive(channel, {iteration, action.micro_batch}, clock_.NowNs() + options_.progress_deadline_ns);
+      transport_.Receive(channel, TagOf(pass, action), clock_.NowNs() + options_.progress_deadline_ns);
   if (!message.ok()) {
     return Stuck(channel, message.status());
   }
-  recorder_.RecordMessage(action, message->ready, clock_.NowNs());
+  if (!pass.evaluation.has_value()) {
+    recorder_.RecordMessage(action, message->ready, clock_.NowNs());
+  }
   const ActionKind taker = forward ? ActionKind::kForward : ActionKind::kInputGradient;
   GP_ASSIGN_OR_RETURN(message->value, ToDevice(std::move(message->value), allocator_, MemoryCategory::kTransport));
   waiting_.Put({action.stage, taker, action.micro_batch}, *std::move(message));

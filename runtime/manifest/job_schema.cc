@@ -25,6 +25,7 @@ constexpr int64_t kMaxTokensPerIteration = int64_t{1} << 32;
 constexpr int64_t kMaxMicroBatchSize = int64_t{1} << 16;
 constexpr int64_t kMaxKeptCheckpoints = 1'000'000;
 constexpr int64_t kMaxEvaluations = 1'000'000'000;
+constexpr int64_t kMaxEvaluationIterations = 1'000'000;
 constexpr int64_t kMaxGraceNs = int64_t{24} * 3600 * 1'000'000'000;
 constexpr double kMaxLearningRate = 1e30;  // absurd, and a float
 constexpr double kMaxWeightDecay = 1000;
@@ -245,6 +246,18 @@ Schema<CheckpointSpec> CheckpointSchema(const std::string& folder) {
            "Copies at other sites, 0 or 1: with one, a lost site costs the iterations since the last checkpoint.");
 }
 
+Schema<EvaluationSpec> EvaluationSchema(const std::string& folder) {
+  using E = EvaluationSpec;
+  return Schema<E>()
+      .Key("every", From<int64_t>(0, kMaxIterations, IntegerValue()), &E::every,
+           "Iterations between evaluations; 0: only after the last.")
+      .Map("data", DataSchema(folder), &E::data, "Validation data, with the keys of data.", Need::kRequired)
+      .Key("iterations", From<int64_t>(1, kMaxEvaluationIterations, IntegerValue()), &E::iterations,
+           "Forward-only iterations of each, of tokens_per_iteration each: always the same samples.");
+}
+
+bool EvaluatesNothing(const EvaluationSpec& evaluation) { return evaluation.data.paths.empty(); }
+
 Schema<ReplanSpec> ReplanSchema() {
   using R = ReplanSpec;
   return Schema<R>()
@@ -273,6 +286,9 @@ Schema<JobSpec> SpecSchema(const std::string& folder) {
                &PlacementSpec::sites, "Sites in pipeline order; auto: orders are tried."),
            &J::placement, "Where stages go.", Need::kOptional, "auto")
       .Map("checkpoint", CheckpointSchema(folder), &J::checkpoint, "Checkpoints.")
+      .Map("evaluation", EvaluationSchema(folder), &J::evaluation, "Losses on data that is not trained on.",
+           Need::kOptional, "none")
+      .LeftOutWhere<EvaluationSpec, EvaluatesNothing>()
       .Key("recovery", ChoiceValue<Recovery>({{"checkpoint", Recovery::kCheckpoint}, {"memory", Recovery::kMemory}}),
            &J::recovery,
            "State from which a job that loses a worker resumes; memory: the last two states of each rank outlive its "

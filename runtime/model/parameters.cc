@@ -294,6 +294,10 @@ absl::Status ParameterSet::Use(size_t index, std::optional<size_t> next) {
   return Await(bucket);
 }
 
+absl::Status ParameterSet::EndForwards() {
+  return rooms_ == nullptr ? absl::OkStatus() : rooms_->whole_buckets.Clear();
+}
+
 // --- Gradients ----------------------------------------------------------------------------------------------------
 
 absl::Status ParameterSet::BeginIteration() {
@@ -399,9 +403,7 @@ absl::Status ParameterSet::FinishGradients() {
       GP_RETURN_IF_ERROR(ReduceVectors(bucket));
     }
   }
-  if (rooms_ != nullptr) {
-    GP_RETURN_IF_ERROR(rooms_->whole_buckets.Clear());
-  }
+  GP_RETURN_IF_ERROR(EndForwards());
   for (Bucket& bucket : buckets_) {
     GP_RETURN_IF_ERROR(Await(bucket));
     if (!bucket.tied_head_gradients.empty()) {

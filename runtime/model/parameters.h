@@ -96,6 +96,9 @@ class ParameterSet final : public WeightSource {
   // gathered meanwhile.
   absl::Status Use(size_t bucket, std::optional<size_t> next);
 
+  // Ends forwards that no backward follows: rooms hold no weights any more.
+  absl::Status EndForwards();
+
   // A tied embedding whose both uses are on this stage has a second accumulator, for the head's.
   enum class Accumulator : uint8_t { kOwn, kTiedHead };
   // Provides the accumulator of a bucket's gradients for one micro-batch. Returns true when kernels add to what it

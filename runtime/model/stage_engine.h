@@ -36,12 +36,19 @@ struct IterationScalars {
 // Reads the scalars in host memory. Called before the next iteration begins.
 using ScalarReader = std::function<IterationScalars()>;
 
+// The same of an evaluation's loss: mean cross-entropy over all tokens of all its passes, added up micro-batch by
+// micro-batch over the passes, and then in micro-batch order. Nullopt on all stages but the last, and where nothing is
+// computed.
+using LossReader = std::function<std::optional<double>()>;
+
 // One iteration is: BeginIteration; for each micro-batch Forward, then Backward or BackwardInput and then
 // BackwardWeight (in the schedule's order; backwards and weight gradients in micro-batch order); then TakeTiedGradient
-// and AddTiedGradient as needed; then ReadScalars; then Update. Until Update the iteration can be abandoned. Calls come
-// from the executor thread alone, and none waits for the device: results may be under way when a call returns, and say
-// when they are ready. `from_ns` tells a call without input since when the device was free to begin it. Tensors lie in
-// the memory of the engine's device.
+// and AddTiedGradient as needed; then ReadScalars; then Update. Until Update the iteration can be abandoned. Between
+// two iterations the weights can be evaluated, which leaves no trace: BeginEvaluation; for each pass over the
+// micro-batches Evaluate of each (in the order of the schedule's forwards); then EndEvaluation. Calls come from the
+// executor thread alone, and none waits for the device: results may be under way when a call returns, and say when they
+// are ready. `from_ns` tells a call without input since when the device was free to begin it. Tensors lie in the memory
+// of the engine's device.
 class StageEngine {
  public:
   virtual ~StageEngine() = default;
@@ -77,8 +84,16 @@ class StageEngine {
   // AdamW with the iteration's learning rate. `grad_norm`: the global norm, for clipping; nullopt: no clipping.
   virtual absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) = 0;
 
-  // Drops what the iteration under way keeps, if there is one: weights and moments stay as they were before it, and any
-  // iteration may begin. REQUIRES: the device has done all work it was given; Update was not called for the iteration.
+  virtual absl::Status BeginEvaluation() = 0;
+  // Forward of a micro-batch of the validation data's pass (from 0 in each evaluation), of which nothing is kept. Input
+  // and result are Forward's.
+  virtual absl::StatusOr<Timed<Tensor>> Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) = 0;
+  // The loss over all `passes`, ready when the device has done all of them.
+  virtual absl::StatusOr<Timed<LossReader>> EndEvaluation(int64_t passes) = 0;
+
+  // Drops what the iteration or evaluation under way keeps, if there is one: weights and moments stay as they were
+  // before it, and any iteration may begin. REQUIRES: the device has done all work it was given; Update was not called
+  // for the iteration.
   virtual void AbandonIteration() = 0;
 };
 

@@ -58,12 +58,22 @@ absl::StatusOr<Tensor> RopeValues(const StageContext& context, double (*function
   return values;
 }
 
+// values = their sum over the group, unless there is none.
+absl::Status SumOver(Communicator* group, const Tensor& values) {
+  if (group == nullptr) {
+    return absl::OkStatus();
+  }
+  GP_ASSIGN_OR_RETURN(const Completion done, group->AllReduce(ReduceOp::kSum, ElementsOf(values), ElementsOf(values)));
+  return group->Join(done);
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const TransformerStageOptions& options,
                                                                            Allocator& allocator, Backend& backend,
                                                                            TokenSource* tokens, WeightSource& weights,
-                                                                           SharedRooms* rooms) {
+                                                                           SharedRooms* rooms,
+                                                                           TokenSource* validation) {
   GP_RETURN_IF_ERROR(CheckOptions(options));
   GP_CHECK(tokens != nullptr ||
                !(options.layers.has_embedding || options.layers.has_head || options.document_end.has_value()),
@@ -82,15 +92,16 @@ absl::StatusOr<std::unique_ptr<TransformerStage>> TransformerStage::Create(const
                       ParameterSet::Create(ParameterBuckets(options.model, options.layers), options.sharding, weights,
                                            allocator, backend, rooms));
   std::unique_ptr<TransformerStage> stage(
-      new TransformerStage(options, tokens, std::move(context), std::move(parameters)));
+      new TransformerStage(options, tokens, validation, std::move(context), std::move(parameters)));
   GP_RETURN_IF_ERROR(stage->AllocateOwnBuffers());
   return stage;
 }
 
-TransformerStage::TransformerStage(const TransformerStageOptions& options, TokenSource* tokens, StageContext context,
-                                   ParameterSet parameters)
+TransformerStage::TransformerStage(const TransformerStageOptions& options, TokenSource* tokens, TokenSource* validation,
+                                   StageContext context, ParameterSet parameters)
     : options_(options),
       tokens_(tokens),
+      validation_(validation),
       context_(std::move(context)),
       parameters_(std::move(parameters)),
       scalar_memory_(ScalarIndex(ScalarKind::kGradient, std::ssize(parameters_.all())) * ByteSize(DType::kFp64),
@@ -200,29 +211,37 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Tim
   GP_CHECK(saved.phase == Phase::kEmpty, "forward of micro-batch {} twice", micro_batch);
   GP_CHECK(input.empty() == is_first());
   GP_RETURN_IF_ERROR(CheckMessage("activation", input));
-  GP_RETURN_IF_ERROR(ReadTokens(micro_batch, saved));
-  Tensor x;
-  if (is_first()) {
-    GP_RETURN_IF_ERROR(UseWeights(0, /*backward=*/false));
-    GP_ASSIGN_OR_RETURN(x, EmbeddingForward(saved));
-  } else {
+  GP_RETURN_IF_ERROR(ReadTokens(tokens_, iteration_, micro_batch, saved));
+  if (!is_first()) {
     GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(ViewOf(input), Scalar(ScalarKind::kInput, micro_batch)));
-    GP_ASSIGN_OR_RETURN(x, context_.FromMessage(std::move(input), MemoryCategory::kActivations));
   }
-  GP_ASSIGN_OR_RETURN(x, BlocksForward(std::move(x), saved));
-  if (is_last()) {
-    GP_RETURN_IF_ERROR(UseWeights(order_.size() - 1, /*backward=*/false));
-    GP_RETURN_IF_ERROR(HeadForward(micro_batch, std::move(x), saved));
-    x = Tensor();
-  } else {
-    GP_ASSIGN_OR_RETURN(x, context_.ToMessage(std::move(x)));
+  GP_ASSIGN_OR_RETURN(Tensor x, RunForward(micro_batch, Purpose::kTraining, std::move(input), saved));
+  if (!is_last()) {
     GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(ViewOf(x), Scalar(ScalarKind::kOutput, micro_batch)));
   }
   saved.phase = Phase::kForwardDone;
   return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun_ns)};
 }
 
-absl::StatusOr<Tensor> TransformerStage::BlocksForward(Tensor x, MicroBatch& saved) {
+absl::StatusOr<Tensor> TransformerStage::RunForward(int32_t micro_batch, Purpose purpose, Tensor input,
+                                                    MicroBatch& saved) {
+  Tensor x;
+  if (is_first()) {
+    GP_RETURN_IF_ERROR(UseWeights(0, /*backward=*/false));
+    GP_ASSIGN_OR_RETURN(x, EmbeddingForward(saved));
+  } else {
+    GP_ASSIGN_OR_RETURN(x, context_.FromMessage(std::move(input), MemoryCategory::kActivations));
+  }
+  GP_ASSIGN_OR_RETURN(x, BlocksForward(purpose, std::move(x), saved));
+  if (!is_last()) {
+    return context_.ToMessage(std::move(x));
+  }
+  GP_RETURN_IF_ERROR(UseWeights(order_.size() - 1, /*backward=*/false));
+  GP_RETURN_IF_ERROR(HeadForward(micro_batch, purpose, std::move(x), saved));
+  return Tensor();
+}
+
+absl::StatusOr<Tensor> TransformerStage::BlocksForward(Purpose purpose, Tensor x, MicroBatch& saved) {
   // The output leaves as a message in place; where it is cut to one, it lasts no longer than the cut.
   const MemoryCategory leaving = context_.cuts_messages() ? kWorkspace : kTransport;
   saved.blocks.resize(blocks_.size());
@@ -233,6 +252,9 @@ absl::StatusOr<Tensor> TransformerStage::BlocksForward(Tensor x, MicroBatch& sav
     GP_RETURN_IF_ERROR(UseWeights(first_block() + i, /*backward=*/false));
     GP_ASSIGN_OR_RETURN(x, BlockForward(context_, blocks_[i], std::move(x),
                                         leaves ? leaving : MemoryCategory::kActivations, saved.blocks[i]));
+    if (purpose == Purpose::kEvaluation) {
+      saved.blocks[i] = SavedBlock();
+    }
   }
   return x;
 }
@@ -357,24 +379,19 @@ absl::Status TransformerStage::AddTiedGradient(Tensor other) {
   return context_.backend->Axpy(1.0, other, own);
 }
 
+absl::Status TransformerStage::SumLosses() {
+  return is_last()
+             ? SumOver(context_.groups.data, scalars_.Part(ScalarIndex(ScalarKind::kLoss, 0), {options_.micro_batches}))
+             : absl::OkStatus();
+}
+
 absl::Status TransformerStage::SumScalars(bool norm_terms) {
-  const auto run = [this](ScalarKind kind, int64_t count) { return scalars_.Part(ScalarIndex(kind, 0), {count}); };
-  const auto sum = [](Communicator* group, const Tensor& values) -> absl::Status {
-    if (group == nullptr) {
-      return absl::OkStatus();
-    }
-    GP_ASSIGN_OR_RETURN(const Completion done,
-                        group->AllReduce(ReduceOp::kSum, ElementsOf(values), ElementsOf(values)));
-    return group->Join(done);
-  };
-  if (is_last()) {
-    GP_RETURN_IF_ERROR(sum(context_.groups.data, run(ScalarKind::kLoss, options_.micro_batches)));
-  }
+  GP_RETURN_IF_ERROR(SumLosses());
   if (norm_terms) {
-    const Tensor terms = run(ScalarKind::kGradient, std::ssize(parameters_.all()));
+    const Tensor terms = scalars_.Part(ScalarIndex(ScalarKind::kGradient, 0), {std::ssize(parameters_.all())});
     GP_RETURN_IF_ERROR(parameters_.SumSquares(terms));
-    GP_RETURN_IF_ERROR(sum(context_.groups.data, terms));
-    GP_RETURN_IF_ERROR(sum(context_.groups.tensor, terms));
+    GP_RETURN_IF_ERROR(SumOver(context_.groups.data, terms));
+    GP_RETURN_IF_ERROR(SumOver(context_.groups.tensor, terms));
   }
   return absl::OkStatus();
 }
@@ -391,21 +408,26 @@ absl::StatusOr<Timed<ScalarReader>> TransformerStage::ReadScalars(bool norm_term
                              staged.ready};
 }
 
+double TransformerStage::SumOfLosses(const Tensor& host) const {
+  double sum = 0;
+  for (int32_t i = 0; i < options_.micro_batches; ++i) {
+    sum += host.fp64()[ScalarIndex(ScalarKind::kLoss, i)];
+  }
+  return sum;
+}
+
 IterationScalars TransformerStage::ScalarsIn(const Tensor& host, bool norm_terms) {
   const auto value = [&](ScalarKind kind, int64_t index) { return host.fp64()[ScalarIndex(kind, index)]; };
   IterationScalars scalars;
-  double loss = 0;
   bool broken = false;  // the input is not finite
   for (int32_t i = 0; i < options_.micro_batches; ++i) {
     broken = broken || (!is_first() && !std::isfinite(value(ScalarKind::kInput, i)));
-    if (is_last()) {
-      loss += value(ScalarKind::kLoss, i);
-    } else if (!broken && !scalars.not_finite.has_value() && !std::isfinite(value(ScalarKind::kOutput, i))) {
+    if (!is_last() && !broken && !scalars.not_finite.has_value() && !std::isfinite(value(ScalarKind::kOutput, i))) {
       scalars.not_finite = i;
     }
   }
   if (is_last() && !broken) {
-    scalars.loss = loss / static_cast<double>(options_.training.tokens_per_iteration);
+    scalars.loss = SumOfLosses(host) / static_cast<double>(options_.training.tokens_per_iteration);
   }
   const std::span<const Parameter> parameters = parameters_.all();
   for (int64_t i = 0; norm_terms && i < std::ssize(parameters); ++i) {
@@ -422,6 +444,43 @@ absl::StatusOr<Completion> TransformerStage::Update(int64_t iteration, std::opti
   GP_CHECK(!shares_embedding() || tied_gradient_joined_, "update before AddTiedGradient");
   GP_RETURN_IF_ERROR(parameters_.Update(options_.training, iteration, grad_norm));
   return Recorded(begun_ns);
+}
+
+absl::Status TransformerStage::BeginEvaluation() {
+  GP_CHECK(validation_ != nullptr || !reads_tokens(), "an evaluation without data");
+  if (!is_last()) {
+    return absl::OkStatus();
+  }
+  double* const losses = Scalar(ScalarKind::kLoss, 0).data;
+  return context_.backend->ZeroBytes(reinterpret_cast<std::byte*>(losses),
+                                     options_.micro_batches * ByteSize(DType::kFp64));
+}
+
+absl::StatusOr<Timed<Tensor>> TransformerStage::Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> timed) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  Tensor input = std::move(timed.value);
+  GP_CHECK(input.empty() == is_first());
+  GP_RETURN_IF_ERROR(CheckMessage("activation", input));
+  MicroBatch passing;
+  GP_RETURN_IF_ERROR(ReadTokens(validation_, pass, micro_batch, passing));
+  GP_ASSIGN_OR_RETURN(Tensor x, RunForward(micro_batch, Purpose::kEvaluation, std::move(input), passing));
+  return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun_ns)};
+}
+
+absl::StatusOr<Timed<LossReader>> TransformerStage::EndEvaluation(int64_t passes) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_RETURN_IF_ERROR(parameters_.EndForwards());
+  if (!is_last()) {
+    return Timed<LossReader>{[] { return std::nullopt; }, Recorded(begun_ns)};
+  }
+  GP_RETURN_IF_ERROR(SumLosses());
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> staged, StagedCopy(scalars_));
+  // The copy is shared as ReadScalars' is.
+  return Timed<LossReader>{[this, passes, copy = std::make_shared<const Tensor>(std::move(staged.value))] {
+                             const int64_t tokens = options_.training.tokens_per_iteration * passes;
+                             return SumOfLosses(copy->empty() ? scalars_ : *copy) / static_cast<double>(tokens);
+                           },
+                           staged.ready};
 }
 
 void TransformerStage::AbandonIteration() {

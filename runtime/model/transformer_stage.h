@@ -44,14 +44,16 @@ struct TransformerStageOptions {
 // micro-batch and one per parameter tensor.
 class TransformerStage final : public StageEngine {
  public:
-  // `allocator`, `backend` and `tokens` must outlive the stage; `weights` is read here only. `tokens` may be null when
-  // the stage has neither end of the model and no document_end. Errors: InvalidArgument when micro-batches don't make
+  // `allocator`, `backend`, `tokens` and `validation` must outlive the stage; `weights` is read here only. `tokens` may
+  // be null when the stage has neither end of the model and no document_end, and `validation`, of whose iterations the
+  // passes of evaluations read, also when nothing is evaluated. Errors: InvalidArgument when micro-batches don't make
   // up the iteration's tokens or the sequence is longer than the model's positions; Unimplemented when the backend does
   // not compute in the precision; those of `weights` and of the allocator.
   static absl::StatusOr<std::unique_ptr<TransformerStage>> Create(const TransformerStageOptions& options,
                                                                   Allocator& allocator, Backend& backend,
                                                                   TokenSource* tokens, WeightSource& weights,
-                                                                  SharedRooms* rooms = nullptr);
+                                                                  SharedRooms* rooms = nullptr,
+                                                                  TokenSource* validation = nullptr);
 
   // Sets the groups through which ranks divide the stage from now on; before the first iteration and after each
   // abandoned one. All ranks of a group call it together. REQUIRES: no iteration is under way.
@@ -74,6 +76,9 @@ class TransformerStage final : public StageEngine {
   absl::Status AddTiedGradient(Tensor other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  absl::Status BeginEvaluation() override;
+  absl::StatusOr<Timed<Tensor>> Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) override;
+  absl::StatusOr<Timed<LossReader>> EndEvaluation(int64_t passes) override;
   void AbandonIteration() override;
 
   bool is_first() const { return options_.layers.has_embedding; }
@@ -98,12 +103,15 @@ class TransformerStage final : public StageEngine {
     Tensor grad_logits;    // [n, vocab/t]: gradient of the logits
   };
 
+  // A forward is for a backward, for which it keeps tensors, or for a loss alone.
+  enum class Purpose : uint8_t { kTraining, kEvaluation };
+
   // Numbers that stay on the device until the iteration ends: for each micro-batch its loss and the sums of squares of
   // its input and output, for each parameter that of its gradient.
   enum class ScalarKind : uint8_t { kLoss, kInput, kOutput, kGradient };
 
-  TransformerStage(const TransformerStageOptions& options, TokenSource* tokens, StageContext context,
-                   ParameterSet parameters);
+  TransformerStage(const TransformerStageOptions& options, TokenSource* tokens, TokenSource* validation,
+                   StageContext context, ParameterSet parameters);
 
   int64_t ScalarIndex(ScalarKind kind, int64_t index) const {
     return static_cast<int64_t>(kind) * options_.micro_batches + index;
@@ -113,15 +121,19 @@ class TransformerStage final : public StageEngine {
   }
 
   IterationScalars ScalarsIn(const Tensor& host, bool norm_terms);
+  // Sum of the micro-batches' losses, in their order.
+  double SumOfLosses(const Tensor& host) const;
+  absl::Status SumLosses();
   absl::Status AllocateOwnBuffers();
   // Completion of the work that the device was given since `begun_ns`.
   Completion Recorded(int64_t begun_ns) const { return context_.allocator->device().Record(begun_ns); }
   absl::Status CheckMessage(std::string_view what, const Tensor& message) const;
-  absl::Status ReadTokens(int32_t micro_batch, MicroBatch& saved);
+  // Reads a micro-batch of the source's iteration.
+  absl::Status ReadTokens(TokenSource* source, int64_t iteration, int32_t micro_batch, MicroBatch& saved);
   // Sets `starts` from the tokens of a micro-batch; both in the host's memory.
   void FindStarts(std::span<const int32_t> inputs, std::span<int32_t> starts) const;
   absl::StatusOr<Tensor> EmbeddingForward(const MicroBatch& saved);
-  absl::Status HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved);
+  absl::Status HeadForward(int32_t micro_batch, Purpose purpose, Tensor input, MicroBatch& saved);
   // The halves of a backward: of the head, of a layer, of the embedding.
   absl::StatusOr<Tensor> BeginBackward(int32_t micro_batch, Tensor grad_output);
   absl::StatusOr<Tensor> LayerInputGrad(size_t layer, Tensor gradient, MicroBatch& saved);
@@ -149,7 +161,9 @@ class TransformerStage final : public StageEngine {
   absl::Status SumScalars(bool norm_terms);
   // Makes a bucket's whole weights available, and starts to gather those of the next one in the forward or backward.
   absl::Status UseWeights(size_t place, bool backward);
-  absl::StatusOr<Tensor> BlocksForward(Tensor x, MicroBatch& saved);
+  // The forward of a micro-batch whose tokens are read. Returns the message to the next stage.
+  absl::StatusOr<Tensor> RunForward(int32_t micro_batch, Purpose purpose, Tensor input, MicroBatch& saved);
+  absl::StatusOr<Tensor> BlocksForward(Purpose purpose, Tensor x, MicroBatch& saved);
 
   using Accumulator = ParameterSet::Accumulator;
 
@@ -162,6 +176,7 @@ class TransformerStage final : public StageEngine {
 
   const TransformerStageOptions options_;
   TokenSource* const tokens_;
+  TokenSource* const validation_;
   StageContext context_;
   ParameterSet parameters_;
 

@@ -17,7 +17,7 @@ absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab_size) {
   for (const int32_t token : tokens) {
     if (token < 0 || token >= vocab_size) {
       return absl::InvalidArgumentError(
-          fmt::format("token {} in the training data lies outside model.vocab_size {}; the data was made with another "
+          fmt::format("token {} in the data lies outside model.vocab_size {}; the data was made with another "
                       "tokenizer or model.vocab_size is too small",
                       token, vocab_size));
     }
@@ -27,7 +27,8 @@ absl::Status CheckTokens(std::span<const int32_t> tokens, int64_t vocab_size) {
 
 }  // namespace
 
-absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved) {
+absl::Status TransformerStage::ReadTokens(TokenSource* source, int64_t iteration, int32_t micro_batch,
+                                          MicroBatch& saved) {
   if (!reads_tokens()) {
     return absl::OkStatus();
   }
@@ -50,7 +51,7 @@ absl::Status TransformerStage::ReadTokens(int32_t micro_batch, MicroBatch& saved
   const int64_t first_sample = (micro_batch * sharding.data + sharding.data_rank) * options_.micro_batch_size;
   const auto read = [&](const Tensor& inputs, const Tensor& targets) -> absl::Status {
     GP_RETURN_IF_ERROR(
-        tokens_->Read(iteration_, first_sample, options_.micro_batch_size, inputs.int32(), targets.int32()));
+        source->Read(iteration, first_sample, options_.micro_batch_size, inputs.int32(), targets.int32()));
     GP_RETURN_IF_ERROR(CheckTokens(inputs.int32(), options_.model.vocab_size));
     GP_RETURN_IF_ERROR(CheckTokens(targets.int32(), options_.model.vocab_size));
     return saved.starts.empty() ? absl::OkStatus() : FillFromHost(saved.starts, [&](const Tensor& starts) {
@@ -103,19 +104,22 @@ MatrixView TransformerStage::LogitsOf(const Tensor& rows) const {
   return ColumnsOf(ViewOf(rows), 0, context_.classes());
 }
 
-absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, MicroBatch& saved) {
+absl::Status TransformerStage::HeadForward(int32_t micro_batch, Purpose purpose, Tensor input, MicroBatch& saved) {
   Backend& backend = *context_.backend;
   const int64_t n = context_.tokens();
   saved.head_residual = std::move(input);
   GP_ASSIGN_OR_RETURN(saved.head_rms, context_.NewStatistics(MemoryCategory::kActivations));
   GP_ASSIGN_OR_RETURN(saved.head_input, context_.NewRegion(context_.hidden(), MemoryCategory::kActivations));
-  GP_ASSIGN_OR_RETURN(saved.grad_logits, context_.NewRows(context_.vocabulary(), MemoryCategory::kActivations));
+  // Logits of fp32 become their gradient in place; others are made a few rows at a time.
+  const bool in_place = context_.dtype() == DType::kFp32;
+  const bool leaves_gradient = purpose == Purpose::kTraining;
+  if (in_place || leaves_gradient) {
+    GP_ASSIGN_OR_RETURN(saved.grad_logits, context_.NewRows(context_.vocabulary(), MemoryCategory::kActivations));
+  }
   GP_RETURN_IF_ERROR(backend.RmsNorm(ViewOf(saved.head_residual), final_norm_->value, options_.model.rms_norm_eps,
                                      ViewOf(saved.head_input), saved.head_rms));
   Tensor room;
   GP_ASSIGN_OR_RETURN(const ConstMatrixView x, context_.Whole(saved.head_input, room));
-  // Logits of fp32 become their gradient in place; others are made a few rows at a time.
-  const bool in_place = saved.grad_logits.dtype() == DType::kFp32;
   const int64_t rows = in_place ? n : std::min(n, kLossRows);
   Tensor chunk;
   if (!in_place) {
@@ -124,11 +128,16 @@ absl::Status TransformerStage::HeadForward(int32_t micro_batch, Tensor input, Mi
   }
   GP_ASSIGN_OR_RETURN(const LossRoom loss_room, NewLossRoom(rows));
   const VectorView<double> loss = Scalar(ScalarKind::kLoss, micro_batch);
-  GP_RETURN_IF_ERROR(backend.ZeroBytes(reinterpret_cast<std::byte*>(loss.data), ByteSize(DType::kFp64)));
+  if (purpose == Purpose::kTraining) {  // else it adds to those of earlier passes
+    GP_RETURN_IF_ERROR(backend.ZeroBytes(reinterpret_cast<std::byte*>(loss.data), ByteSize(DType::kFp64)));
+  }
   for (int64_t first = 0; first < n; first += rows) {
     const int64_t count = std::min(rows, n - first);
-    const MatrixView gradient = RowsOf(LogitsOf(saved.grad_logits), first, count);
-    const MatrixView logits = in_place ? gradient : RowsOf(LogitsOf(chunk), 0, count);
+    const MatrixView logits =
+        in_place ? RowsOf(LogitsOf(saved.grad_logits), first, count) : RowsOf(LogitsOf(chunk), 0, count);
+    const MatrixView gradient = !leaves_gradient ? MatrixView()
+                                : in_place       ? logits
+                                                 : RowsOf(LogitsOf(saved.grad_logits), first, count);
     const VectorView<const int32_t> targets(saved.targets);
     GP_RETURN_IF_ERROR(
         backend.MatMul(Product::kNT, RowsOf(x, first, count), ClassesOf(head_->value), Addend::None(), logits));
@@ -149,9 +158,9 @@ absl::StatusOr<TransformerStage::LossRoom> TransformerStage::NewLossRoom(int64_t
   return room;
 }
 
-// Adds the loss of some rows, and leaves the gradient of the iteration's mean, whose divisor, the number of the
-// iteration's tokens, is known before any micro-batch has run. Where ranks divide the vocabulary, no logit leaves its
-// rank (arXiv 1909.08053, section 3).
+// Adds the loss of some rows, and leaves (unless that view is empty) the gradient of the iteration's mean, whose
+// divisor, the number of the iteration's tokens, is known before any micro-batch has run. Where ranks divide the
+// vocabulary, no logit leaves its rank (arXiv 1909.08053, section 3).
 absl::Status TransformerStage::HeadLoss(const MatrixView& logits, VectorView<const int32_t> targets,
                                         const LossRoom& room, const MatrixView& gradient, VectorView<double> loss) {
   Backend& backend = *context_.backend;

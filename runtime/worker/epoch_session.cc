@@ -18,6 +18,15 @@ bool EpochSession::Begin(int64_t iteration) {
   return true;
 }
 
+bool EpochSession::BeginLast(int64_t end_iteration) {
+  const std::lock_guard lock(mutex_);
+  if (abandon_from_.has_value() && end_iteration >= *abandon_from_) {
+    return false;
+  }
+  under_way_ = end_iteration;
+  return true;
+}
+
 void EpochSession::Returned() {
   const std::lock_guard lock(mutex_);
   returned_ = true;
@@ -26,6 +35,7 @@ void EpochSession::Returned() {
 void EpochSession::End(std::optional<int64_t> abandon_from) {
   const std::lock_guard lock(mutex_);
   ended_ = true;
+  abandon_from_ = abandon_from;
   // Peers may need this end's acknowledgements even after training, so that is not interrupted.
   if (!returned_ && (under_way_ == kNotBegun || (abandon_from.has_value() && under_way_ >= *abandon_from))) {
     InterruptLocked();

@@ -37,6 +37,9 @@ class EpochSession {
 
   // Called by the executor's thread before it begins an iteration; false: the epoch was ended, and it must not.
   bool Begin(int64_t iteration);
+  // Called before it evaluates the weights after the last iteration; false: it must not. An epoch that was told to end
+  // after the iteration under way still has this evaluation, which belongs to it.
+  bool BeginLast(int64_t end_iteration);
   // Called by the executor's thread when it has returned from training.
   void Returned();
 
@@ -61,6 +64,7 @@ class EpochSession {
   StopEvent stopped_;
   std::mutex mutex_;
   bool ended_ = false;
+  std::optional<int64_t> abandon_from_;  // of the latest End
   bool returned_ = false;
   int64_t under_way_ = kNotBegun;
 };

@@ -17,6 +17,7 @@
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/state/checkpoint_sources.h"
+#include "runtime/data/validation_corpus.h"
 #include "runtime/executor/channels.h"
 #include "runtime/manifest/hf_config.h"
 #include "runtime/model/dry_run.h"
@@ -231,6 +232,19 @@ absl::Status RankJob::BuildEngines() {
   return absl::OkStatus();
 }
 
+absl::Status RankJob::OpenData() {
+  const JobSpec& job = preparation_.job;
+  GP_ASSIGN_OR_RETURN(data_, TrainingData::Open(job, preparation_.plan.sequence_length));
+  if (job.evaluates()) {
+    GP_ASSIGN_OR_RETURN(std::unique_ptr<Corpus> corpus, OpenValidationCorpus(job));
+    JobSpec of_validation = job;
+    of_validation.data = job.evaluation.data;
+    GP_ASSIGN_OR_RETURN(validation_,
+                        TrainingData::Create(std::move(corpus), of_validation, preparation_.plan.sequence_length));
+  }
+  return absl::OkStatus();
+}
+
 absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t stage) {
   if (modelled()) {
     return absl::UnimplementedError("backend modelled is not built into this worker; use cpu");
@@ -238,7 +252,7 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   const LayerRange& layers = preparation_.plan.stages[stage].layers;
   const bool reads = layers.has_embedding || layers.has_head || preparation_.job.data.document_end().has_value();
   if (data_ == nullptr && reads) {
-    GP_ASSIGN_OR_RETURN(data_, TrainingData::Open(preparation_.job, preparation_.plan.sequence_length));
+    GP_RETURN_IF_ERROR(OpenData());
   }
   if (backend_ == nullptr) {
     GP_ASSIGN_OR_RETURN(backend_, OpenBackend(preparation_.run.backend, preparation_.threads, allocator_));
@@ -252,7 +266,7 @@ absl::StatusOr<std::unique_ptr<StageEngine>> RankJob::BuildTransformer(int32_t s
   }
   GP_ASSIGN_OR_RETURN(std::unique_ptr<TransformerStage> engine,
                       TransformerStage::Create(OptionsOfStage(preparation_, stage), allocator_, *backend_, data_.get(),
-                                               state_ == nullptr ? *kept : *state_, rooms_.get()));
+                                               state_ == nullptr ? *kept : *state_, rooms_.get(), validation_.get()));
   transformers_[stage] = engine.get();
   return engine;
 }
@@ -436,8 +450,8 @@ absl::Status RankJob::Connect(const std::vector<UcxPeer>& peers, const std::stri
   return JoinGroups(secret);
 }
 
-absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
-                            std::function<void(IterationStats)> on_report, std::function<void(int64_t)> on_state) {
+absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration, const Observer& observer,
+                            int64_t evaluate_from) {
   if (start_iteration != next_iteration_) {
     return absl::FailedPreconditionError(
         fmt::format("told to train from iteration {}, but the state of rank {} is that before iteration {}",
@@ -457,11 +471,21 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
   options.progress_deadline_ns = progress_deadline_ns();
   options.stop = &session_->stop();
   options.watch = &session_->watch();
-  options.on_begin = [this, &on_state](int64_t iteration) {
+  options.evaluation = {.passes = preparation_.job.evaluates() ? preparation_.job.evaluation.iterations : 0,
+                        .is_due =
+                            [&](int64_t iteration) {
+                              return iteration >= evaluate_from &&
+                                     preparation_.job.evaluation.IsDue(iteration, end_iteration);
+                            },
+                        .on_report = observer.on_evaluation};
+  bool told_last = false;  // the state after the last iteration
+  options.on_begin = [&](int64_t iteration) {
     NoteState(iteration);
-    const bool begins = session_->Begin(iteration);
-    if (begins && on_state) {  // else it is the state that training ends with
-      on_state(iteration);
+    const bool is_last = iteration == end_iteration;  // it begins no iteration, but the last evaluation
+    const bool begins = is_last ? session_->BeginLast(iteration) : session_->Begin(iteration);
+    if (begins && observer.on_state) {  // else it is the state that training ends with
+      observer.on_state(iteration);
+      told_last = is_last;
     }
     return begins;
   };
@@ -472,7 +496,7 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
       collectives->Abort(absl::AbortedError(fmt::format("rank {} has stopped training", preparation_.rank)));
     };
   }
-  options.on_report = std::move(on_report);
+  options.on_report = observer.on_report;
   if (extension_ != nullptr) {
     extension_->OnTrain(session_->transport(), session_->watch());
   }
@@ -484,8 +508,8 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration,
     collectives->Finish();
   }
   session_->Returned();
-  if (on_state && status.ok()) {
-    on_state(next_iteration_);
+  if (observer.on_state && status.ok() && !told_last) {
+    observer.on_state(next_iteration_);
   }
   return status;
 }

@@ -88,6 +88,10 @@ class RankJob {
   const std::string& address() const { return session_->transport().address(); }
   // Fingerprint of the data this rank reads; empty where it reads none.
   DataFingerprint fingerprint() const { return data_ == nullptr ? DataFingerprint{} : data_->fingerprint(); }
+  // The same of the validation data.
+  DataFingerprint validation_fingerprint() const {
+    return validation_ == nullptr ? DataFingerprint{} : validation_->fingerprint();
+  }
   // Begins to check all of the data in the background, over all epochs, where this rank reads data. Once.
   void CheckData(DataChecker::Tell tell);
   int32_t rank() const { return preparation_.rank; }
@@ -112,12 +116,18 @@ class RankJob {
   // the preparation says so. Errors: those of UcxTransport::Connect and the communicators.
   absl::Status Connect(const std::vector<UcxPeer>& peers, const std::string& secret);
 
-  // Runs the iterations [start, end), or those that begin before End. The callbacks come from this thread: `on_report`
-  // for each iteration; `on_state` (may be empty) when the state held is that before an iteration that is about to
-  // begin, or the one after the last. Errors: FailedPrecondition if `start_iteration` is not next_iteration(); those of
-  // Executor::Run.
-  absl::Status Train(int64_t start_iteration, int64_t end_iteration, std::function<void(IterationStats)> on_report,
-                     std::function<void(int64_t next_iteration)> on_state = nullptr);
+  // Runs the iterations [start, end), or those that begin before End, with the evaluations that are due from
+  // `evaluate_from` on. The callbacks come from this thread: `on_report` for each iteration; `on_state` when the state
+  // held is that before an iteration that is about to begin, or the one after the last, and before it is evaluated;
+  // `on_evaluation` for each evaluation, on ranks of the last stage. Errors: FailedPrecondition if `start_iteration` is
+  // not next_iteration(); those of Executor::Run.
+  struct Observer {
+    std::function<void(IterationStats)> on_report;
+    std::function<void(int64_t next_iteration)> on_state = nullptr;  // may be empty
+    std::function<void(EvaluationStats)> on_evaluation = nullptr;    // may be empty
+  };
+  absl::Status Train(int64_t start_iteration, int64_t end_iteration, const Observer& observer,
+                     int64_t evaluate_from = 0);
 
   // Copies the state into memory that outlives the process, for a job that wants it. Errors: those of KeptStates::Save.
   absl::Status KeepState();
@@ -146,6 +156,7 @@ class RankJob {
     return {.run_incarnation = preparation_.run_incarnation, .rank = preparation_.rank};
   }
   absl::Status BuildEngines();
+  absl::Status OpenData();
   absl::StatusOr<std::unique_ptr<StageEngine>> BuildTransformer(int32_t stage);
   // Joins the rank's groups and divides its stages through them.
   absl::Status JoinGroups(const std::string& secret);
@@ -162,6 +173,7 @@ class RankJob {
   std::unique_ptr<Device> device_;
   Allocator allocator_;
   std::unique_ptr<TrainingData> data_;
+  std::unique_ptr<TrainingData> validation_;   // null: nothing is evaluated here
   std::unique_ptr<DataChecker> data_checker_;  // of data_; null where there is none
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<JobExtension> extension_;            // may be null

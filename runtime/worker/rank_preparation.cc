@@ -7,6 +7,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/capabilities.h"
+#include "optimizer/schedule/forward_only.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/schedule/validate.h"
 #include "proto/wire/checkpoint_wire.h"
@@ -56,6 +57,9 @@ absl::Status CheckShapes(const RankPreparation& preparation) {
         fmt::format("prepare.rank is {}; the plan has {} ranks", preparation.rank, preparation.plan.grid.size()));
   }
   GP_RETURN_IF_ERROR(Validate(preparation.schedule));
+  if (preparation.job.evaluates()) {
+    GP_RETURN_IF_ERROR(Validate(ForwardOnly(preparation.schedule), {}, nullptr, ScheduleWork::kForwards));
+  }
   GP_ASSIGN_OR_RETURN(const Schedule lowered, Lower(DropCommunication(preparation.schedule)));
   return preparation.schedule == lowered
              ? absl::OkStatus()

@@ -31,8 +31,9 @@ bool ReportBuffer::StripOldest() {
 }
 
 bool ReportBuffer::DropOldest() {
-  const auto oldest =
-      std::ranges::find_if(reports_, [](const auto& entry) { return entry.second.report.has_iteration(); });
+  const auto oldest = std::ranges::find_if(reports_, [](const auto& entry) {
+    return entry.second.report.has_iteration() || entry.second.report.has_evaluation();
+  });
   if (oldest == reports_.end()) {
     return false;
   }

@@ -198,6 +198,8 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
   report.set_instructions(std::string(job_->instructions()));
   report.set_data_bytes(job_->fingerprint().bytes);
   report.set_data_checksum(job_->fingerprint().checksum);
+  report.set_validation_bytes(job_->validation_fingerprint().bytes);
+  report.set_validation_checksum(job_->validation_fingerprint().checksum);
   LogInfo("prepared rank {} of epoch {} from iteration {}: {} bytes of memory in use", job_->rank(), epoch,
           job_->next_iteration(), job_->allocator().total().bytes);
   return report;
@@ -234,6 +236,7 @@ absl::Status Trainer::Build(RankPreparation preparation) {
 
 absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
   actions_every_ = command.actions_every();
+  evaluation_ = job_->checkpoint_context().job.evaluation;
   told_peaks_ = {};
   std::vector<UcxPeer> peers;
   for (const v1::Peer& peer : command.peers()) {
@@ -247,18 +250,24 @@ absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
     const bool turn = checkpoint.every > 0 && next % checkpoint.every == 0;
     return !checkpoint.path.empty() && next > command.start_iteration() && (turn || next == command.end_iteration());
   };
-  return job_->Train(
-      command.start_iteration(), command.end_iteration(),
-      [&](const IterationStats& stats) {
-        if (hooks_.on_iteration) {
-          hooks_.on_iteration(job_->rank(), stats);
-        }
-        hooks_.post(IterationFinished{.epoch = epoch, .report = ReportOf(stats)});
-      },
-      [&](int64_t next) {
-        KeepState();
-        OnState(epoch, next, is_due(next));
-      });
+  return job_->Train(command.start_iteration(), command.end_iteration(),
+                     {.on_report =
+                          [&](const IterationStats& stats) {
+                            if (hooks_.on_iteration) {
+                              hooks_.on_iteration(job_->rank(), stats);
+                            }
+                            hooks_.post(IterationFinished{.epoch = epoch, .report = ReportOf(stats)});
+                          },
+                      .on_state =
+                          [&](int64_t next) {
+                            KeepState();
+                            OnState(epoch, next, is_due(next));
+                          },
+                      .on_evaluation =
+                          [&](const EvaluationStats& stats) {
+                            hooks_.post(EvaluationFinished{.epoch = epoch, .report = ReportOf(stats)});
+                          }},
+                     command.evaluate_from());
 }
 
 // --- Checkpoints --------------------------------------------------------------------------------------------------
@@ -333,6 +342,24 @@ void Trainer::Replicate(FetchReplica order) {
                      .command = std::move(order.command)});
 }
 
+// After an evaluation, ranks begin an iteration one after the other, as each has done its forwards. Its actions tell
+// little of the plan, unless all iterations are like that.
+bool Trainer::ReportsActions(int64_t iteration) const {
+  const bool after_evaluation = evaluation_.every > 1 && evaluation_.IsDue(iteration, iteration + 1);
+  return actions_every_ > 0 && iteration % actions_every_ == 0 && !after_evaluation;
+}
+
+v1::EvaluationReport Trainer::ReportOf(const EvaluationStats& stats) const {
+  v1::EvaluationReport evaluation;
+  evaluation.set_iteration(stats.iteration);
+  evaluation.set_rank(job_->rank());
+  if (stats.loss.has_value()) {
+    evaluation.set_loss(*stats.loss);
+  }
+  evaluation.set_duration_ns(stats.duration_ns);
+  return evaluation;
+}
+
 v1::IterationReport Trainer::ReportOf(const IterationStats& stats) {
   v1::IterationReport iteration;
   iteration.set_iteration(stats.iteration);
@@ -346,7 +373,7 @@ v1::IterationReport Trainer::ReportOf(const IterationStats& stats) {
   iteration.set_duration_ns(stats.duration_ns);
   iteration.set_busy_ns(stats.busy_ns);
   iteration.set_begin_ns(stats.begin_ns);
-  const bool with_actions = actions_every_ > 0 && stats.iteration % actions_every_ == 0;
+  const bool with_actions = ReportsActions(stats.iteration);
   // Peaks go with the actions even if unchanged: a restarted coordinator has not heard of them.
   if (const RankMemory peaks = job_->memory_peaks(); with_actions || peaks != told_peaks_) {
     *iteration.mutable_peaks() = ToProto(peaks);

@@ -92,6 +92,8 @@ class Trainer {
   void Save(uint64_t epoch, int64_t iteration);
   absl::Status CopyState();
   v1::IterationReport ReportOf(const IterationStats& stats);
+  v1::EvaluationReport ReportOf(const EvaluationStats& stats) const;
+  bool ReportsActions(int64_t iteration) const;
   // Sets the job that Interrupt has to interrupt; nullptr: none. Cancelled when the trainer is interrupted already.
   absl::Status SetJob(std::unique_ptr<RankJob> job);
 
@@ -100,6 +102,7 @@ class Trainer {
   const Hooks hooks_;
   Inbox<Order> orders_;
   int64_t actions_every_ = 0;               // trainer's thread
+  EvaluationSpec evaluation_;               // of the job; trainer's thread
   RankMemory told_peaks_;                   // in this epoch; trainer's thread
   const std::unique_ptr<KeptStates> kept_;  // trainer's thread; may be null
   std::atomic<int64_t> requested_ = -1;     // a checkpoint before this iteration

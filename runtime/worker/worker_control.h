@@ -85,6 +85,7 @@ class WorkerControl {
   void On(Prepared event);
   void On(const Connected& event);
   void On(IterationFinished event);
+  void On(EvaluationFinished event);
   void On(TrainingReturned event);
   void On(const CheckpointTaken& event);
   void On(CheckpointWritten event);

@@ -199,6 +199,16 @@ void WorkerControl::On(IterationFinished event) {
   Report(std::move(report));
 }
 
+void WorkerControl::On(EvaluationFinished event) {
+  if (event.epoch != epoch_) {
+    return;
+  }
+  finished_at_ns_ = lived_ns_;
+  v1::WorkerReport report;
+  *report.mutable_evaluation() = std::move(event.report);
+  Report(std::move(report));
+}
+
 void WorkerControl::EndEpoch(uint64_t epoch, const v1::EndEpochCommand& command) {
   if (epoch != epoch_ || epoch_ == 0) {
     PassOver(epoch < epoch_ ? LogLevel::kInfo : LogLevel::kWarning,

@@ -75,6 +75,11 @@ struct IterationFinished {
   v1::IterationReport report;
 };
 
+struct EvaluationFinished {
+  uint64_t epoch = 0;
+  v1::EvaluationReport report;
+};
+
 // The answer to RunCommit, whether the peers were connected or not.
 struct TrainingReturned {
   uint64_t epoch = 0;
@@ -129,8 +134,8 @@ struct ShutdownRequested {
 };
 
 using WorkerEvent = std::variant<WorkerTick, StreamOpened, AgentSaid, ReportWritten, StreamClosed, Profiled, Prepared,
-                                 Connected, IterationFinished, TrainingReturned, CheckpointTaken, CheckpointWritten,
-                                 ManifestWritten, ReplicaFetched, DataChecked, ShutdownRequested>;
+                                 Connected, IterationFinished, EvaluationFinished, TrainingReturned, CheckpointTaken,
+                                 CheckpointWritten, ManifestWritten, ReplicaFetched, DataChecked, ShutdownRequested>;
 
 // --- Effects ----------------------------------------------------------------------------------------------------
 

@@ -82,6 +82,19 @@ TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
   CHECK(SeriesValue(text, "geopipe_bubble_ratio") == 0.25);
   CHECK_FALSE(SeriesValue(text, "geopipe_gradient_norm").has_value());  // gradients were not clipped
 
+  PersistRecord record{"a", {}, Job("a", v1::JOB_STATE_RUNNING).detail};
+  for (const int64_t iteration : {2, 4}) {
+    v1::EvaluationSummary& evaluation = *record.outcome->add_evaluations();
+    evaluation.set_iteration(iteration);
+    evaluation.set_loss(static_cast<double>(10 - iteration));
+    evaluation.set_duration_ns(500'000'000);
+  }
+  CHECK_FALSE(SeriesValue(registry.Text(), "geopipe_validation_loss").has_value());
+  metrics.OnEffect(record);
+  CHECK(SeriesValue(registry.Text(), "geopipe_validation_loss", {{"training_job", "a"}}) == 6);
+  CHECK(SeriesValue(registry.Text(), "geopipe_evaluated_iterations") == 4);
+  CHECK(SeriesValue(registry.Text(), "geopipe_evaluation_seconds") == 0.5);
+
   metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, 2, ""});
   CHECK(registry.Text().find("training_job") == std::string::npos);
   metrics.OnEffect(Finished("a", 0, 6));

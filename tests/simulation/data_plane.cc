@@ -95,7 +95,8 @@ void Trainer::Run(RunPrepare order) {
   const v1::PrepareCommand& command = order.command;
   const StateIdentity wanted{.iteration = command.first_iteration(), .epoch = command.state_epoch()};
   const bool same_run = run_ == command.run_incarnation() && rank_ == command.rank();
-  spec_ = plane_.CheckpointOf(command.manifest());
+  spec_ = plane_.JobOf(command.manifest()).checkpoint;
+  evaluation_ = plane_.JobOf(command.manifest()).evaluation;
   exchange_secret_ = command.exchange_secret();
   epoch_ = order.epoch;
   ranks_ = command.plan().devices_size();
@@ -211,6 +212,7 @@ void Trainer::Run(RunCommit order) {
   session.secret = order.command.secret();
   session.start = order.command.start_iteration();
   session.end = order.command.end_iteration();
+  session.evaluate_from = order.command.evaluate_from();
   requested_ = -1;  // of an earlier epoch
   session.alone_since_ns = world_.now_ns();
   session.peers.resize(static_cast<size_t>(order.command.peers_size()));
@@ -343,12 +345,12 @@ void DataPlane::Unlink(Session& session) {
   sessions_.remove(&session);
 }
 
-const CheckpointSpec& DataPlane::CheckpointOf(const std::string& manifest) {
-  const auto [found, is_new] = specs_.try_emplace(manifest);
+const JobSpec& DataPlane::JobOf(const std::string& manifest) {
+  const auto [found, is_new] = jobs_.try_emplace(manifest);
   if (is_new) {
     const absl::StatusOr<JobSpec> job = ParseManifest(manifest);
     GP_CHECK(job.ok(), "a job's manifest cannot be read: {}", job.status().ToString());
-    found->second = job->checkpoint;
+    found->second = *job;
   }
   return found->second;
 }
@@ -416,6 +418,22 @@ void DataPlane::Poll() {
   }
 }
 
+void DataPlane::ReportEvaluation(const Session& session) {
+  Trainer& trainer = *session.trainer;
+  const int64_t next = trainer.next();
+  const bool last = session.rank + 1 == static_cast<int32_t>(session.peers.size());
+  if (!last || next < session.evaluate_from || !trainer.evaluation_.IsDue(next, session.end)) {
+    return;
+  }
+  v1::EvaluationReport report;
+  report.set_iteration(next);
+  report.set_rank(session.rank);
+  report.set_loss(ValidationLossOf(next));
+  report.set_duration_ns(iteration_ns(trainer.worker_.job()) / 3);
+  world_.In(0, trainer.process_,
+            [&trainer, event = EvaluationFinished{session.epoch, std::move(report)}] { trainer.post_(event); });
+}
+
 void DataPlane::PollOne(Session& session) {
   Trainer& trainer = *session.trainer;
   const int64_t now_ns = world_.now_ns();
@@ -434,6 +452,7 @@ void DataPlane::PollOne(Session& session) {
     world_.In(0, trainer.process_, [&trainer, epoch = session.epoch] { trainer.post_(Connected{epoch}); });
   }
   if (session.assured && now_ns >= session.finish_ns) {
+    ReportEvaluation(session);
     v1::IterationReport report;
     report.set_iteration(trainer.next());
     report.set_rank(session.rank);
@@ -456,6 +475,9 @@ void DataPlane::PollOne(Session& session) {
     return;
   }
   if (!session.begun && (trainer.next() >= session.end || session.ending)) {
+    if (session.connected && trainer.next() >= session.end) {
+      ReportEvaluation(session);
+    }
     trainer.Return(absl::OkStatus());
     return;
   }

@@ -77,6 +77,7 @@ class Trainer {
     std::string secret;
     int64_t start = 0;
     int64_t end = 0;
+    int64_t evaluate_from = 0;
     Session* left = nullptr;
     Session* right = nullptr;
     int64_t alone_since_ns = 0;  // a neighbour is missing
@@ -123,6 +124,7 @@ class Trainer {
   int64_t sequence_length_ = 0;
   uint64_t epoch_ = 0;           // that it has prepared last
   CheckpointSpec spec_;          // of the job
+  EvaluationSpec evaluation_;    // of the job
   std::string exchange_secret_;  // empty: it serves no files
   CheckpointDisk& disk_;
   Checkpointer checkpointer_;
@@ -142,19 +144,22 @@ class DataPlane {
   void Cut(const std::string& site, bool cut) { cut_[site] = cut; }
   // Duration of an iteration of the job, as the planner knows it.
   int64_t iteration_ns(const std::string& job) const { return iterations_ns_.at(job); }
-  // Time that a worker of the job lives without an agent and without a finished iteration.
-  int64_t GraceOf(const std::string& job) const { return std::max(30 * kSecondNs, 10 * iteration_ns(job)); }
+  // Time that a worker of the job lives without an agent and without a finished iteration; one more is for an
+  // evaluation.
+  int64_t GraceOf(const std::string& job) const { return std::max(30 * kSecondNs, 11 * iteration_ns(job)); }
   void SetIteration(const std::string& job, int64_t iteration_ns) { iterations_ns_[job] = iteration_ns; }
   // Makes the job's ranks keep their states in memory.
   void SetKeeps(const std::string& job) { keeps_.insert(job); }
   bool keeps(const std::string& job) const { return keeps_.contains(job); }
-  // The spec in the job's manifest, as it travels.
-  const CheckpointSpec& CheckpointOf(const std::string& manifest);
+  // The job of the manifest, as it travels.
+  const JobSpec& JobOf(const std::string& manifest);
 
  private:
   friend class Trainer;
   using Session = Trainer::Session;
   void PollOne(Session& session);
+  // Reports the evaluation before iteration next() of the last rank, in which all ranks have taken part.
+  void ReportEvaluation(const Session& session);
   void Connect(Session& session);
   Session* ListenerAt(const Session& dialer, const std::string& address);
   bool Proven(const Session& dialer, const Session& listener);
@@ -175,7 +180,7 @@ class DataPlane {
   std::map<std::string, bool> cut_;
   std::map<std::string, int64_t> iterations_ns_;
   std::set<std::string> keeps_;
-  std::map<std::string, CheckpointSpec> specs_;  // by manifest
+  std::map<std::string, JobSpec> jobs_;  // by manifest
 };
 
 }  // namespace geopipe::simulation

@@ -15,6 +15,7 @@
 namespace geopipe::simulation {
 
 // The loss that the last rank computes: any run of the job, in any epoch, must tell this one.
+inline double ValidationLossOf(int64_t iteration) { return 6.0 - 0.01 * static_cast<double>(iteration); }
 inline double LossOf(int64_t iteration) { return 5.0 - 0.01 * static_cast<double>(iteration); }
 
 // Lineage of the initial state.

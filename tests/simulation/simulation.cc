@@ -121,6 +121,8 @@ class Simulation final : public Listener {
     JobSpec job = Federation::TinyJob(sites);
     job.name = name;
     job.training.iterations = iterations;
+    job.evaluation.every = 4;
+    job.evaluation.data.paths = {"/validation"};
     job.grace_ns = world_.Between(10, 20) * kSecondNs;
     job.on_site_loss = world_.Chance(0.75) ? OnSiteLoss::kReplan : OnSiteLoss::kWait;
     if (world_.Chance(0.6)) {

@@ -5,6 +5,7 @@
 //   - one epoch of a job finishes iterations, and no epoch is used before it is durable;
 //   - every rank finishes every iteration once, in order; each is stored once, complete, with its loss, and told to a
 //     watcher once;
+//   - every evaluation is told once, in order, with its loss, or as lost where a worker was;
 //   - what was acknowledged to the user is there after any restart, and a pause comes about;
 //   - at most one worker runs on a device, and none outlives its right to run;
 //   - no link of a site is probed on which a job has workers;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "runtime/manifest/job_manifest.h"
+
 namespace geopipe::simulation {
 namespace {
 
@@ -56,6 +58,45 @@ void StoreRules::OnOutcome(const std::string& job, const v1::JobDetail& before, 
     }
     if (Copies(summary) > (same == nullptr ? 0 : Copies(*same))) {
       CheckCopied(job, summary);
+    }
+  }
+  CheckEvaluations(job, before, now);
+}
+
+// Each is told once and stays, in order, with its loss unless its report went with a worker.
+void StoreRules::CheckEvaluations(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now) {
+  for (int i = 0; i < before.evaluations_size(); ++i) {
+    if (i >= now.evaluations_size() ||
+        now.evaluations(i).SerializeAsString() != before.evaluations(i).SerializeAsString()) {
+      world_.Break(fmt::format("job {}: the evaluation after {} iterations is told otherwise, or no more", job,
+                               before.evaluations(i).iteration()));
+      return;
+    }
+  }
+  for (int i = before.evaluations_size(); i < now.evaluations_size(); ++i) {
+    const v1::EvaluationSummary& each = now.evaluations(i);
+    const bool in_order = i == 0 || each.iteration() > now.evaluations(i - 1).iteration();
+    const bool right = each.incomplete() ? ledger_.excused(job) : each.loss() == ValidationLossOf(each.iteration());
+    if (!in_order || !right) {
+      world_.Break(fmt::format("job {}: the evaluation after {} iterations {}", job, each.iteration(),
+                               !in_order           ? "is told twice, or late"
+                               : each.incomplete() ? "is lost, and no worker was"
+                                                   : "has another loss"));
+    }
+  }
+}
+
+// A job that is completed has told all its evaluations.
+void StoreRules::CheckEvaluated(const StoredJob& job) {
+  const std::string& name = job.detail.summary().name();
+  const absl::StatusOr<JobSpec> spec = ParseManifest(job.detail.manifest());
+  const int64_t end = spec->training.iterations;
+  for (int64_t iteration = FirstOf(name); iteration <= end; ++iteration) {
+    const bool told = std::ranges::any_of(
+        job.detail.evaluations(), [&](const v1::EvaluationSummary& each) { return each.iteration() == iteration; });
+    if (spec->evaluation.IsDue(iteration, end) && !told) {
+      world_.Break(
+          fmt::format("job {} is completed, and the evaluation after {} iterations is not told", name, iteration));
     }
   }
 }
@@ -220,6 +261,9 @@ void StoreRules::OnTransition(const StoredJob& job, JobState to, const std::stri
   constexpr std::array<std::pair<size_t, int64_t>, 2> kMost = {{{6, 7 * kSecondNs}, {12, 120 * kSecondNs}}};
   if (to == v1::JOB_STATE_CANCELLED && cause.ends_with("is in a checkpoint")) {
     CheckSaved(job);
+  }
+  if (to == v1::JOB_STATE_COMPLETED) {
+    CheckEvaluated(job);
   }
   if (to != v1::JOB_STATE_PENDING || job.detail.epochs_size() == 0) {
     return;

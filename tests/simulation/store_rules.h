@@ -48,6 +48,8 @@ class StoreRules {
   void CheckEpoch(const StoredJob& job, const v1::JobRecord& now, Applied& applied);
   void CheckListed(const std::string& job, const v1::CheckpointSummary& summary);
   void CheckCopied(const std::string& job, const v1::CheckpointSummary& summary);
+  void CheckEvaluations(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now);
+  void CheckEvaluated(const StoredJob& job);
   void CheckSaved(const StoredJob& job);
   void CheckDevices(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs);
   // The folder of the checkpoint at the site; nullptr: none, or the disk has lost something.

@@ -32,6 +32,7 @@ class InProcessEndpoint final : public MessageTransport {
     GP_CHECK(message.value.bytes() <= channel.spec.slot_bytes, "{} bytes into a slot of {}", message.value.bytes(),
              channel.spec.slot_bytes);
     ++channel.sent;
+    channel.tags.push_back(tag);
     ++network.messages_sent_;
     channel.greatest_outstanding = std::max(channel.greatest_outstanding, channel.sent - channel.taken);
     network.throttled_ += channel.sent - channel.taken > channel.spec.slots ? 1 : 0;
@@ -68,14 +69,13 @@ class InProcessEndpoint final : public MessageTransport {
     return Timed<Tensor>{.value = std::move(received), .ready = Completion::At(Clock::Real().NowNs())};
   }
 
-  // Called right after Send, so the message to wait for is the last one sent; it is accepted once it is ready and has a
-  // slot.
-  absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& id, const MessageTag&, int64_t deadline_ns) override {
+  // The latest message of the tag is accepted once it is ready and has a slot.
+  absl::StatusOr<int64_t> WaitAcknowledged(const ChannelId& id, const MessageTag& tag, int64_t deadline_ns) override {
     std::unique_lock lock(network_.mutex_);
     InProcessNetwork::Channel& channel = Find(id);
+    const int64_t up_to = channel.tags.rend() - std::find(channel.tags.rbegin(), channel.tags.rend(), tag);
     const bool acknowledged = network_.changed_.wait_until(lock, At(deadline_ns), [&] {
-      return (channel.ready == channel.sent && channel.sent - channel.taken <= channel.spec.slots) ||
-             !network_.failures_[rank_].ok();
+      return (channel.ready >= up_to && up_to - channel.taken <= channel.spec.slots) || !network_.failures_[rank_].ok();
     });
     GP_RETURN_IF_ERROR(network_.failures_[rank_]);
     if (!acknowledged) {

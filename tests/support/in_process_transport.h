@@ -42,8 +42,9 @@ class InProcessNetwork {
   };
   struct Channel {
     ChannelSpec spec;
-    std::deque<Message> queue;  // ready and not taken
-    int64_t sent = 0;           // ready or not
+    std::deque<Message> queue;          // ready and not taken
+    int64_t sent = 0;                   // ready or not
+    std::vector<MessageTag> tags = {};  // of all that were sent
     int64_t ready = 0;
     int64_t taken = 0;
     int64_t greatest_outstanding = 0;

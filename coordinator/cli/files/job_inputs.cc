@@ -8,6 +8,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/data/corpus.h"
+#include "runtime/data/validation_corpus.h"
 #include "runtime/manifest/job_manifest.h"
 #include "runtime/weights/hf_directory.h"
 
@@ -39,14 +40,20 @@ absl::Status AtKey(std::string_view key, const absl::Status& status, const std::
 }
 
 // Data that is not here may be where the ranks are.
-absl::Status DataStatus(const absl::Status& status, const std::string& job_path) {
-  return absl::IsNotFound(status) ? absl::OkStatus() : AtKey("data.path", status, job_path);
+absl::Status DataStatus(const absl::Status& status, const std::string& job_path, std::string_view key = "data.path") {
+  return absl::IsNotFound(status) ? absl::OkStatus() : AtKey(key, status, job_path);
+}
+
+absl::Status CheckValidation(const JobSpec& job, const std::string& job_path) {
+  return job.evaluates() ? DataStatus(OpenValidationCorpus(job).status(), job_path, "evaluation.data.path")
+                         : absl::OkStatus();
 }
 
 }  // namespace
 
 absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path) {
-  return DataStatus(OpenCorpus(job.data, job.model.vocab_size).status(), job_path);
+  GP_RETURN_IF_ERROR(DataStatus(OpenCorpus(job.data, job.model.vocab_size).status(), job_path));
+  return CheckValidation(job, job_path);
 }
 
 absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path) {
@@ -60,6 +67,7 @@ absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path) {
                           (*data)->files().path_of(0), (*data)->tokens(), job.training.tokens_per_iteration)),
                       job_path);
   }
+  GP_RETURN_IF_ERROR(CheckValidation(job, job_path));
   return job.init_from.empty() ? absl::OkStatus() : AtKey("model.init_from", CheckWeights(job), job_path);
 }
 

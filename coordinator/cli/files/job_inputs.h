@@ -10,9 +10,9 @@
 
 namespace geopipe {
 
-// InvalidArgument, at the key's place in the job file: data that OpenCorpus refuses (another format, dtype or
-// vocabulary). Files that are not here are left to the nodes. Reads a few hundred blocks, however large the data
-// is.
+// InvalidArgument, at the key's place in the job file: data, to train on or to evaluate with, that is refused (another
+// format, dtype or vocabulary; too little for an evaluation). Files that are not here are left to the nodes. Reads a
+// few hundred blocks, however large the data is.
 absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path);
 
 // CheckDataHere, and InvalidArgument for data too short for an iteration and for weights that are no model of the

@@ -61,6 +61,11 @@ void PlaygroundFollower::OnEvent(const v1::WatchJobResponse& event) {
     PrintBar();
     return;
   }
+  if (event.has_evaluation()) {
+    Print(EvaluationLine(event.evaluation()));
+    PrintBar();
+    return;
+  }
   if (event.has_notice()) {
     OnNotice(event.notice());
     return;

@@ -426,6 +426,10 @@ std::string FiguresText(const PlanFigures& figures, View view) {
       ManyText(static_cast<double>(figures.tokens)), JobDuration(figures.job_s),
       figures.device_hours < 10 ? fmt::format("{:.2f}", figures.device_hours)
                                 : HumanCount(static_cast<int64_t>(figures.device_hours)));
+  if (figures.evaluation_ns > 0) {
+    text += fmt::format("evaluation    {} each, {} of the job's time\n", HumanDuration(figures.evaluation_ns),
+                        HumanPercent(figures.evaluation_share));
+  }
   const auto carry_alike = [](const LinkUse& a, const LinkUse& b) {
     return a.bytes_per_iteration == b.bytes_per_iteration && a.bandwidth_bytes_per_s == b.bandwidth_bytes_per_s;
   };
@@ -456,19 +460,24 @@ Json FiguresToJson(const PlanFigures& figures) {
                      {"utilisation", use.utilisation}});
   }
   const auto known = [](double value) { return value > 0 ? Json(value) : Json(); };
-  return {{"devices", figures.devices()},
-          {"used", figures.used()},
-          {"model_flops", figures.model_flops},
-          {"flops_per_device_per_s", figures.flops_per_device_per_s},
-          {"mfu", known(figures.mfu)},
-          {"cluster_bound_s", figures.cluster_bound_ns > 0 ? Json(Seconds(figures.cluster_bound_ns)) : Json()},
-          {"work_s", figures.work_ns > 0 ? Json(Seconds(figures.work_ns)) : Json()},
-          {"tokens", figures.tokens},
-          {"tokens_per_day", figures.tokens_per_day},
-          {"job_s", figures.job_s},
-          {"device_hours", figures.device_hours},
-          {"sites", std::move(sites)},
-          {"links", std::move(links)}};
+  Json json{{"devices", figures.devices()},
+            {"used", figures.used()},
+            {"model_flops", figures.model_flops},
+            {"flops_per_device_per_s", figures.flops_per_device_per_s},
+            {"mfu", known(figures.mfu)},
+            {"cluster_bound_s", figures.cluster_bound_ns > 0 ? Json(Seconds(figures.cluster_bound_ns)) : Json()},
+            {"work_s", figures.work_ns > 0 ? Json(Seconds(figures.work_ns)) : Json()},
+            {"tokens", figures.tokens},
+            {"tokens_per_day", figures.tokens_per_day},
+            {"job_s", figures.job_s},
+            {"device_hours", figures.device_hours},
+            {"sites", std::move(sites)},
+            {"links", std::move(links)}};
+  if (figures.evaluation_ns > 0) {
+    json["evaluation_s"] = Seconds(figures.evaluation_ns);
+    json["evaluation_share"] = figures.evaluation_share;
+  }
+  return json;
 }
 
 std::string CostReportText(const std::vector<SiteCostReport>& reports, const Plan& plan) {

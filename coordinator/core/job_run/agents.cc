@@ -120,7 +120,8 @@ Reaction JobRun::OnTick(int64_t now_ns, std::span<const NodeSilence> nodes) {
   // Missing reports are lost once all workers have left the epoch, are connected and say no more.
   constexpr int64_t kLastWordsNs = 120'000'000'000;
   if (state_ == v1::JOB_STATE_RUNNING && !members_.empty() && AllLeft() && nodes.empty() &&
-      now_ns - std::max(told_ns_, progress_ns_) >= kLastWordsNs && iterations_.next() < reached_) {
+      now_ns - std::max(told_ns_, progress_ns_) >= kLastWordsNs &&
+      (iterations_.next() < reached_ || (AllFinished() && evaluations_.next() != EvaluationLog::kNone))) {
     return TellAll();
   }
   if (AllDone() && AllFinished() && iterations_.next() >= reached_) {
@@ -164,6 +165,9 @@ Reaction JobRun::TellAll() {
   Reaction reaction;
   for (int32_t rank = 0; rank < std::ssize(members_); ++rank) {
     reaction.iterations_finished += iterations_.OnRankAt(rank, workers_.at(members_[rank].worker).next_iteration);
+  }
+  if (AllFinished()) {
+    evaluations_.GiveUpBefore(EndIteration(job_, run_) + 1);
   }
   reaction.change = Over();
   return reaction;

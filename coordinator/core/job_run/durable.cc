@@ -137,6 +137,7 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   GP_ASSIGN_OR_RETURN(self.listed_, ListedOf(stored.detail));
   self.must_find_state_ =
       self.epochs_before_ > 0 && (stored.next_iteration > 0 || !self.listed_.empty() || !self.resumable_.empty());
+  self.RestoreEvaluations(stored.detail);
   if (self.state_ != v1::JOB_STATE_PROFILING && self.state_ != v1::JOB_STATE_PLANNING) {
     self.RestoreLosses(stored.detail, now);
     GP_RETURN_IF_ERROR(self.RestoreEpoch(std::move(stored)));
@@ -147,6 +148,13 @@ absl::StatusOr<std::unique_ptr<JobRun>> JobRun::Restore(const JobSpec& job, cons
   }
   self.SetDeadline(now.ns);
   return restored;
+}
+
+void JobRun::RestoreEvaluations(const v1::JobDetail& detail) {
+  evaluations_ = EvaluationLog(job_.evaluation, EndIteration(job_, run_));
+  if (detail.evaluations_size() > 0) {
+    evaluations_.PassOver(detail.evaluations().rbegin()->iteration());
+  }
 }
 
 void JobRun::RestoreLosses(const v1::JobDetail& detail, Now now) {

@@ -39,7 +39,7 @@ EpochFacts JobRun::Facts() const {
                    .workers = {},
                    .epochs_before = epochs_before_,
                    .end_iteration = EndIteration(job_, run_),
-                   .told_iterations = iterations_.next(),
+                   .told_iterations = std::min(iterations_.next(), evaluations_.next()),
                    .secret = secret_,
                    .checkpoints = Checkpoints(),
                    .may_go_back = may_go_back_};
@@ -137,12 +137,15 @@ Reaction JobRun::Decide() {
   for (const EpochMember& member : epoch_->members) {
     ranks.push_back(member.worker);
     Worker& worker = workers_.at(member.worker);
-    worker.finished = worker.failed = false;  // the failure that parked it belongs to the previous epoch
+    worker.finished = worker.told_all = worker.failed =
+        false;  // the failure that parked it belongs to the previous epoch
     worker.slow_action.clear();
   }
   rollout_ = PlanRollout(epoch_->number, plan_->plan.grid, std::move(ranks));
   MarkIdle();
   iterations_.BeginEpoch(epoch_->number, epoch_->first_iteration);
+  evaluations_.PassOver(FirstIteration() - 1);  // those before the job's first iteration are of another
+  evaluations_.GiveUpBefore(epoch_->first_iteration);
   checkpoints_.BeginEpoch(*epoch_, incarnation_, plan_->plan.sequence_length, job_.checkpoint.replicate > 0);
   return Reaction::MoveTo(v1::JOB_STATE_DEPLOYING, EpochSentence());
 }

@@ -186,7 +186,13 @@ void JobRun::MarkIdle() {
 // --- Time ---------------------------------------------------------------------------------------------------------
 
 int64_t JobRun::SlowestIterationNs() const {
-  return plan_ == nullptr ? 0 : PatienceNs(static_cast<double>(plan_->prediction.iteration_ns));
+  if (plan_ == nullptr) {
+    return 0;
+  }
+  const auto iteration_ns = static_cast<double>(plan_->prediction.iteration_ns);
+  // Several times the iteration, and once the passes, each of which takes a part of an iteration.
+  const double passes = job_.evaluates() ? static_cast<double>(job_.evaluation.iterations) : 0;
+  return PatienceNs(iteration_ns) + PatienceNs(iteration_ns * passes / 10);
 }
 
 int64_t JobRun::ProgressTimeoutNs() const { return std::max(limits_.progress_timeout_ns, SlowestIterationNs()); }

@@ -28,6 +28,7 @@
 #include "coordinator/core/run/restarts.h"
 #include "coordinator/core/run/run_checkpoints.h"
 #include "coordinator/core/run/stored.h"
+#include "coordinator/core/telemetry/evaluation_log.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
 #include "coordinator/core/telemetry/memory_log.h"
@@ -107,6 +108,8 @@ class JobRun {
   std::vector<NodeMessage> EnterProfiling(int64_t now_ns);
   // Restores what the job has lost in earlier runs, which counts as well.
   void RestoreLosses(const v1::JobDetail& detail, Now now);
+  // Restores which evaluations were told.
+  void RestoreEvaluations(const v1::JobDetail& detail);
   void EnterPlanning();
   // Notes that the planner has begun; until then it was busy with other jobs.
   void OnPlanningBegun(int64_t now_ns);
@@ -270,6 +273,8 @@ class JobRun {
   bool diagnosing() const { return diagnosis_.pending(); }
   const IterationLog& iterations() const { return iterations_; }
   IterationLog& iterations() { return iterations_; }
+  // Evaluations that were told since the last call, and those whose reports are lost.
+  std::vector<v1::EvaluationSummary> TakeEvaluations();
   // Memory of the plan's ranks.
   const MemoryLog& memory() const { return memory_; }
   // True when a plan has to be searched for (again), once all nodes are connected.
@@ -284,6 +289,7 @@ class JobRun {
     bool stopped = false;   // told to stop: it is no rank of the plan
     bool failed = false;    // has said why it cannot go on
     bool finished = false;  // its last iteration is done
+    bool told_all = false;  // and so has its last report said, which follows all others
     bool unseen = false;    // its agent came back without it
     bool exited = false;    // its end was told
     bool lost = false;      // another is to be started in its place
@@ -317,7 +323,7 @@ class JobRun {
   int64_t CommitLimitNs() const;
   void SetDeadline(int64_t now_ns);
   int64_t ProgressTimeoutNs() const;
-  // Limit on an iteration: several times what the plan says.
+  // Limit on an iteration and an evaluation before it: several times what the plan says.
   int64_t SlowestIterationNs() const;
 
   // --- orders.cc ---
@@ -341,10 +347,13 @@ class JobRun {
   Reaction OnPrepared(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::WorkerReport& report);
   Reaction OnCommitted(Worker& worker, const WorkerKey& key, const v1::WorkerReport& report);
   Reaction OnIteration(int64_t now_ns, Worker& worker, const WorkerKey& key, const v1::IterationReport& report);
+  Reaction OnEvaluation(int64_t now_ns, const WorkerKey& key, const v1::EvaluationReport& report);
   Reaction OnFinished(Worker& worker, const WorkerKey& key, const v1::FinishedReport& report);
   Reaction OnDataCheck(Worker& worker, const WorkerKey& key, const v1::DataCheckReport& report);
   Reaction OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, int64_t next_iteration, bool reported);
   std::optional<Reaction::Change> Over();
+  // Notes that no reports of the worker's iterations and evaluations will come any more.
+  void NoteLastReport(Worker& worker);
   Reaction OnProfiled();
   // Notes that the worker is at least as far as this in the epoch.
   void Advance(Worker& worker, v1::WorkerPhase phase) const;
@@ -456,6 +465,7 @@ class JobRun {
   PlanRollout rollout_;
   int64_t observed_iteration_ = 0;  // the latest whose traffic was looked at; the first is not: links begin then
   IterationLog iterations_;
+  EvaluationLog evaluations_;
   std::map<NodeKey, std::vector<CheckpointIdentity>> found_checkpoints_;
   std::vector<CheckpointIdentity> resumable_;  // oldest first
   RunCheckpoints checkpoints_;

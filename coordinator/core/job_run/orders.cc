@@ -108,6 +108,8 @@ v1::WorkerCommand JobRun::CommitOrder() const {
   commit.set_actions_every(1 + limits_.actions_interval_ns / std::max<int64_t>(1, plan_->prediction.iteration_ns));
   commit.set_orphan_grace_ns(SlowestIterationNs());
   commit.set_rest_grace_ns(limits_.rest_ns);
+  // The same for all ranks, whenever it is sent: a rank that does not know it holds up the next evaluation.
+  commit.set_evaluate_from(evaluations_.next());
   for (v1::Peer& peer : rollout_.Peers()) {
     *commit.add_peers() = std::move(peer);
   }

@@ -36,6 +36,8 @@ Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& key, const v1::Worker
       return of_epoch || !report.failure().parked() ? OnFailure(now_ns, worker, key, report.failure()) : Reaction{};
     case v1::WorkerReport::kIteration:
       return of_epoch ? OnIteration(now_ns, worker, key, report.iteration()) : Reaction{};
+    case v1::WorkerReport::kEvaluation:
+      return of_epoch ? OnEvaluation(now_ns, key, report.evaluation()) : Reaction{};
     case v1::WorkerReport::kFinished:
       return of_epoch ? OnFinished(worker, key, report.finished()) : Reaction{};
     case v1::WorkerReport::kEnded:
@@ -229,6 +231,25 @@ Reaction JobRun::OnIteration(int64_t now_ns, Worker& worker, const WorkerKey& ke
   return reaction;
 }
 
+// A rank that reports it has had all others with it.
+Reaction JobRun::OnEvaluation(int64_t now_ns, const WorkerKey& key, const v1::EvaluationReport& report) {
+  if (RankOf(key) != report.rank() || report.iteration() < epoch_->first_iteration) {
+    return {};
+  }
+  evaluations_.OnReport(report, epoch_->number);
+  told_ns_ = now_ns;
+  progressed_ = true;
+  NoteProgress(now_ns);
+  return {.change = Over()};
+}
+
+// A rank reports an evaluation before the iteration that follows it, so that none is to come of iterations that are
+// complete.
+std::vector<v1::EvaluationSummary> JobRun::TakeEvaluations() {
+  evaluations_.GiveUpBefore(std::min(iterations_.next(), EndIteration(job_, run_)));
+  return evaluations_.TakeNew();
+}
+
 std::vector<TrafficObservation> JobRun::NewTraffic() {
   const std::deque<v1::IterationTimeline>& timelines = iterations_.timelines();
   if (timelines.empty() || timelines.back().iteration() <= observed_iteration_) {
@@ -251,6 +272,7 @@ Reaction JobRun::OnFinished(Worker& worker, const WorkerKey& key, const v1::Fini
     memory_.Add(report.rank(), report.peaks());
   }
   worker.finished = true;
+  NoteLastReport(worker);
   worker.states = StatesOf(report.states());
   Advance(worker, v1::WORKER_PHASE_FINISHED);
   worker.next_iteration = end;
@@ -283,6 +305,9 @@ Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, i
   worker.next_iteration = next_iteration;
   Reaction reaction;
   if (reported) {
+    if (worker.finished) {
+      NoteLastReport(worker);
+    }
     reaction.iterations_finished = iterations_.OnRankAt(rank, next_iteration);
   }
   if (!ends_at_.has_value()) {
@@ -291,6 +316,13 @@ Reaction JobRun::OnEnded(int64_t now_ns, Worker& worker, const WorkerKey& key, i
   }
   reaction.change = Over();
   return reaction;
+}
+
+void JobRun::NoteLastReport(Worker& worker) {
+  worker.told_all = true;
+  if (std::ranges::all_of(members_, [&](const EpochMember& each) { return workers_.at(each.worker).told_all; })) {
+    evaluations_.GiveUpBefore(EndIteration(job_, run_) + 1);
+  }
 }
 
 // Workers repeat their findings, so that none has to outlive this coordinator.
@@ -314,6 +346,9 @@ std::optional<Reaction::Change> JobRun::Over() {
     return std::nullopt;
   }
   if (AllFinished() && iterations_.next() >= end) {
+    if (evaluations_.next() <= end) {
+      return std::nullopt;  // its report is on its way
+    }
     return LastSaved() ? std::optional(Reaction::Change{v1::JOB_STATE_COMPLETED, DoneSentence(end)}) : std::nullopt;
   }
   if (!ends_at_.has_value() || iterations_.next() < *ends_at_ || !AllLeft() || diagnosis_.pending()) {

@@ -74,12 +74,15 @@ absl::StatusOr<bool> PlanRollout::OnPrepared(const WorkerKey& worker, uint64_t e
   answer->address = report.address();
   answer->data_bytes = report.data_bytes();
   answer->data_checksum = report.data_checksum();
+  answer->validation_bytes = report.validation_bytes();
+  answer->validation_checksum = report.validation_checksum();
   answer->threads = report.threads();
   answer->instructions = report.instructions();
   if (!Missing().empty()) {
     return false;
   }
-  GP_RETURN_IF_ERROR(CheckData());
+  GP_RETURN_IF_ERROR(CheckData("training", &Answer::data_bytes, &Answer::data_checksum));
+  GP_RETURN_IF_ERROR(CheckData("validation", &Answer::validation_bytes, &Answer::validation_checksum));
   GP_RETURN_IF_ERROR(CheckThreads());
   GP_RETURN_IF_ERROR(CheckInstructions());
   phase_ = Phase::kCommitting;
@@ -100,20 +103,20 @@ absl::StatusOr<bool> PlanRollout::OnCommitted(const WorkerKey& worker, uint64_t 
   return true;
 }
 
-absl::Status PlanRollout::CheckData() const {
-  const auto reads = [](const Answer& answer) { return answer.data_bytes > 0; };
+absl::Status PlanRollout::CheckData(std::string_view which, int64_t Answer::*bytes, uint64_t Answer::*checksum) const {
+  const auto reads = [&](const Answer& answer) { return answer.*bytes > 0; };
   const auto first = std::ranges::find_if(answers_, reads);
   const auto other = std::ranges::find_if(answers_, [&](const Answer& answer) {
-    return reads(answer) && (answer.data_bytes != first->data_bytes || answer.data_checksum != first->data_checksum);
+    return reads(answer) && (answer.*bytes != (*first).*bytes || answer.*checksum != (*first).*checksum);
   });
   if (other == answers_.end()) {
     return absl::OkStatus();
   }
   return absl::FailedPreconditionError(fmt::format(
-      "{} and {} read different training data: {} bytes with checksum {:016x} and {} bytes with checksum {:016x}; give "
+      "{} and {} read different {} data: {} bytes with checksum {:016x} and {} bytes with checksum {:016x}; give "
       "both the same files",
-      DisplayName(workers_[first - answers_.begin()]), DisplayName(workers_[other - answers_.begin()]),
-      first->data_bytes, first->data_checksum, other->data_bytes, other->data_checksum));
+      DisplayName(workers_[first - answers_.begin()]), DisplayName(workers_[other - answers_.begin()]), which,
+      (*first).*bytes, (*first).*checksum, (*other).*bytes, (*other).*checksum));
 }
 
 absl::Status PlanRollout::CheckThreads() const {

@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/core/cluster/names.h"
@@ -37,10 +38,10 @@ class PlanRollout {
   // Says which stages compute on other instructions than the first; empty when none does. REQUIRES: as Peers().
   std::string Mixture() const;
 
-  // True when the answer completed the phase. FailedPrecondition when two ranks have read different training data, or
-  // compute with different numbers of threads (sums would be split differently, and a run could not be repeated to the
-  // bit), or when tensor or data ranks of a stage compute on different instructions (replicas would drift apart);
-  // InvalidArgument when the answer is for a rank that the worker was not given.
+  // True when the answer completed the phase. FailedPrecondition when two ranks have read different training or
+  // validation data, or compute with different numbers of threads (sums would be split differently, and a run could not
+  // be repeated to the bit), or when tensor or data ranks of a stage compute on different instructions (replicas would
+  // drift apart); InvalidArgument when the answer is for a rank that the worker was not given.
   absl::StatusOr<bool> OnPrepared(const WorkerKey& worker, uint64_t epoch, const v1::PreparedReport& report);
   absl::StatusOr<bool> OnCommitted(const WorkerKey& worker, uint64_t epoch, const v1::CommittedReport& report);
 
@@ -50,12 +51,14 @@ class PlanRollout {
     std::string address;
     int64_t data_bytes = 0;
     uint64_t data_checksum = 0;
+    int64_t validation_bytes = 0;
+    uint64_t validation_checksum = 0;
     int32_t threads = 0;
     std::string instructions;
   };
 
   absl::StatusOr<bool> Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t rank, Answer** answer);
-  absl::Status CheckData() const;
+  absl::Status CheckData(std::string_view which, int64_t Answer::*bytes, uint64_t Answer::*checksum) const;
   absl::Status CheckThreads() const;
   absl::Status CheckInstructions() const;
 

@@ -9,6 +9,7 @@
 #include "optimizer/model/cost_model.h"
 #include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/model/transformer.h"
+#include "optimizer/plan/report/evaluation_time.h"
 
 namespace geopipe {
 namespace {
@@ -56,6 +57,13 @@ std::string WhyIdle(const JobSpec& job, const ClusterSpec& cluster, const Plan& 
     return "every layer already has a stage of its own";
   }
   return "using them would not be faster";
+}
+
+// Number of the job's evaluations.
+int64_t Evaluations(const JobSpec& job) {
+  const int64_t every = job.evaluation.every;
+  const int64_t iterations = job.training.iterations;
+  return every == 0 ? 1 : (iterations + every - 1) / every;
 }
 
 std::vector<LinkUse> LinksOf(const ClusterSpec& cluster, const PlanResult& result) {
@@ -144,6 +152,12 @@ PlanFigures FiguresOf(const JobSpec& job, const ClusterSpec& cluster, const Plan
   figures.iterations = job.training.iterations;
   figures.tokens = job.training.iterations * job.training.tokens_per_iteration;
   figures.job_s = static_cast<double>(job.training.iterations) * iteration_s;
+  if (job.evaluates()) {
+    figures.evaluation_ns = job.evaluation.iterations * EvaluationPassNs(result);
+    const double all_s = static_cast<double>(Evaluations(job)) * static_cast<double>(figures.evaluation_ns) / 1e9;
+    figures.job_s += all_s;
+    figures.evaluation_share = figures.job_s > 0 ? all_s / figures.job_s : 0;
+  }
   figures.device_hours = figures.job_s / 3600 * static_cast<double>(figures.used());
   figures.links = LinksOf(cluster, result);
   return figures;

@@ -45,12 +45,14 @@ struct PlanFigures {
   int64_t cluster_bound_ns = 0;    // PlanResult's: no plan for the job on the cluster takes less; 0: not known
   double above_cluster_bound = 0;  // by which part the plan takes longer
   double tokens_per_day = 0;
-  int64_t iterations = 0;      // of the job
-  int64_t tokens = 0;          // that they train
-  double job_s = 0;            // that they take
-  double device_hours = 0;     // of devices in use, in that time
-  std::vector<SiteUse> sites;  // of the cluster, in its order
-  std::vector<LinkUse> links;  // in the order of the pipeline
+  int64_t iterations = 0;       // of the job
+  int64_t tokens = 0;           // that they train
+  double job_s = 0;             // that they take, with all evaluations
+  double device_hours = 0;      // of devices in use, in that time
+  int64_t evaluation_ns = 0;    // time of one evaluation; 0: the job has none
+  double evaluation_share = 0;  // of job_s, of all evaluations
+  std::vector<SiteUse> sites;   // of the cluster, in its order
+  std::vector<LinkUse> links;   // in the order of the pipeline
 
   int64_t devices() const;
   int64_t used() const;

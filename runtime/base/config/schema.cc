@@ -250,6 +250,9 @@ std::string SchemaTable::Write(const void* value, const void* defaults, size_t i
     if (field.kind == Field::Kind::kMap) {
       const void* part = In(field.place, value);
       const void* default_part = In(field.place, defaults);
+      if (field.is_left_out != nullptr && field.is_left_out(part)) {
+        continue;
+      }
       nested = field.table->Write(part, default_part, indent + 2);
       if (!field.inert.empty() && nested == field.table->Write(default_part, default_part, indent + 2)) {
         continue;

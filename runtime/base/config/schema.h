@@ -120,10 +120,11 @@ class SchemaTable {
     AnyValueType value = {};                        // values only
     std::shared_ptr<const SchemaTable> table = {};  // maps and lists: of the struct that is filled
     void (*with_defaults)(const SchemaTable& table, std::vector<SchemaRow>* rows) = nullptr;  // the same
-    std::string word = {};                        // maps: may stand in place of the map
-    bool absent_by_default = false;               // maps: fill an optional member
-    std::string inert = {};                       // why the key does nothing yet; empty: it does something
-    std::function<void(void* value)> clear = {};  // lists only
+    std::string word = {};                            // maps: may stand in place of the map
+    bool absent_by_default = false;                   // maps: fill an optional member
+    bool (*is_left_out)(const void* part) = nullptr;  // maps: a part that is not written, since it cannot be read
+    std::string inert = {};                           // why the key does nothing yet; empty: it does something
+    std::function<void(void* value)> clear = {};      // lists only
     std::function<const void*(const void* value, size_t index)> element = {};  // lists only: null behind the last
   };
 
@@ -131,6 +132,7 @@ class SchemaTable {
   // Adds the fields of `table`, none of which is a list, whose struct lies at `place`.
   void Embed(const SchemaTable& table, const Place& place);
   void MarkInert(std::string why) { fields_.back().inert = std::move(why); }
+  void MarkLeftOut(bool (*is_left_out)(const void* part)) { fields_.back().is_left_out = is_left_out; }
 
   absl::Status ReadMap(const YamlDocument& document, const YamlNode& node, const std::string& path, bool complete,
                        void* value) const;
@@ -206,6 +208,14 @@ class Schema {
     field.word = std::move(word);
     field.place = internal::PlaceOf(member);
     return Add(std::move(field));
+  }
+
+  // Leaves the map declared last out of what is written where `is_left_out` holds of its member (of type M): it has no
+  // value for a key that the map requires, as if the file did not give the map.
+  template <class M, bool (*is_left_out)(const M&)>
+  Schema& LeftOutWhere() {
+    table_.MarkLeftOut([](const void* part) { return is_left_out(*static_cast<const M*>(part)); });
+    return *this;
   }
 
   // A map that fills an optional member: absent in the file, absent in the struct.

@@ -18,8 +18,16 @@ absl::Status ModelledEngine::BeginIteration(int64_t) {
 }
 
 absl::StatusOr<Timed<Tensor>> ModelledEngine::Forward(int32_t micro_batch, Timed<Tensor> input) {
-  GP_CHECK(input.value.empty() == options_.first, "F{} has {} input", micro_batch, input.value.empty() ? "no" : "an");
   Advance(micro_batch, State::kNew, State::kForwardDone);
+  return Output(micro_batch, input);
+}
+
+absl::StatusOr<Timed<Tensor>> ModelledEngine::Evaluate(int64_t, int32_t micro_batch, Timed<Tensor> input) {
+  return Output(micro_batch, input);
+}
+
+absl::StatusOr<Timed<Tensor>> ModelledEngine::Output(int32_t micro_batch, const Timed<Tensor>& input) {
+  GP_CHECK(input.value.empty() == options_.first, "F{} has {} input", micro_batch, input.value.empty() ? "no" : "an");
   return options_.last ? Timed<Tensor>{.ready = input.ready} : Message(options_.activation_bytes, input.ready);
 }
 

@@ -37,11 +37,18 @@ class ModelledEngine final : public StageEngine {
     return Timed<ScalarReader>{[] { return IterationScalars(); }, {}};
   }
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  absl::Status BeginEvaluation() override { return absl::OkStatus(); }
+  absl::StatusOr<Timed<Tensor>> Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) override;
+  absl::StatusOr<Timed<LossReader>> EndEvaluation(int64_t) override {
+    return Timed<LossReader>{[] { return std::nullopt; }, {}};
+  }
   void AbandonIteration() override;
 
  private:
   enum class State : uint8_t { kNew, kForwardDone, kInputGradDone, kDone };
 
+  // Returns F's result.
+  absl::StatusOr<Timed<Tensor>> Output(int32_t micro_batch, const Timed<Tensor>& input);
   absl::StatusOr<Timed<Tensor>> Message(int64_t bytes, const Completion& ready);
   void Advance(int32_t micro_batch, State from, State to);
 

@@ -24,6 +24,14 @@ absl::StatusOr<Timed<Tensor>> PacedEngine::Forward(int32_t micro_batch, Timed<Te
   return output;
 }
 
+absl::StatusOr<Timed<Tensor>> PacedEngine::Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) {
+  GP_RETURN_IF_ERROR(Begin(micro_batch, input.ready_ns()));
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> output, engine_->Evaluate(pass, micro_batch, std::move(input)));
+  GP_RETURN_IF_ERROR(device_.Wait(output.ready));
+  output.ready = device_.End(costs_.forward_ns);
+  return output;
+}
+
 absl::StatusOr<Timed<Tensor>> PacedEngine::BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) {
   GP_RETURN_IF_ERROR(Begin(micro_batch, grad_output.ready_ns()));
   GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, engine_->BackwardInput(micro_batch, std::move(grad_output)));

@@ -34,6 +34,9 @@ class PacedEngine final : public StageEngine {
   absl::Status AddTiedGradient(Tensor other) override { return engine_->AddTiedGradient(std::move(other)); }
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  absl::Status BeginEvaluation() override { return engine_->BeginEvaluation(); }
+  absl::StatusOr<Timed<Tensor>> Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) override;
+  absl::StatusOr<Timed<LossReader>> EndEvaluation(int64_t passes) override { return engine_->EndEvaluation(passes); }
   void AbandonIteration() override { engine_->AbandonIteration(); }
 
  private:

@@ -86,6 +86,10 @@ TEST_CASE("A worker's report is checked in all its parts") {
   report->mutable_actions(0)->set_action("0F0");
   report->mutable_actions(0)->set_end_ns(-1);
   CHECK(ErrorOf(request).starts_with("report.iteration.actions[0].end_ns is -1"));
+  request.mutable_report()->mutable_evaluation()->set_iteration(2);
+  CHECK(ErrorOf(request).empty());
+  request.mutable_report()->mutable_evaluation()->set_duration_ns(-1);
+  CHECK(ErrorOf(request).starts_with("report.evaluation.duration_ns is -1"));
   request.mutable_report()->mutable_heartbeat()->set_iteration(-2);
   CHECK(ErrorOf(request).starts_with("report.heartbeat.iteration is -2"));
 }

@@ -46,6 +46,33 @@ TEST_CASE("cross-entropy is the sum over rows, and its gradient softmax minus on
   CHECK(gradient.IntactBetweenRows());
 }
 
+TEST_CASE("cross-entropy without a gradient has the same loss, whole and in slices") {
+  KernelTest test;
+  INFO("GEOPIPE_TEST_SEED=" << test.seed());
+  Backend& backend = test.backend();
+  constexpr int64_t kRows = 5;
+  constexpr int64_t kClasses = 37;
+  const std::vector<float> logits = test.Normal(kRows * kClasses, 2.0F);
+  const std::vector<int32_t> targets{0, 36, 7, 7, 20};
+  const auto loss_with = [&](bool wants_gradient) {
+    const Matrix operand(DType::kFp32, kRows, kClasses, logits, 2);
+    const Matrix gradient(DType::kBf16, kRows, kClasses);
+    const MatrixView where = wants_gradient ? gradient.view() : MatrixView();
+    double loss = 0.5;
+    REQUIRE(backend.CrossEntropy(operand.view(), targets, 1, where, {&loss, 1}).ok());
+    const Matrix slice(DType::kFp32, kRows, kClasses, logits, 2);
+    std::vector<float> max(kRows);
+    std::vector<float> sums(2 * kRows);
+    double of_slice = 0.5;
+    REQUIRE(backend.CrossEntropyMax(slice.view(), max).ok());
+    REQUIRE(backend.CrossEntropySums(slice.view(), max, targets, 0, sums).ok());
+    REQUIRE(backend.CrossEntropyGrad(slice.view(), max, sums, targets, 0, 1, where, {&of_slice, 1}).ok());
+    CHECK(of_slice == loss);
+    return loss;
+  };
+  CHECK(loss_with(false) == loss_with(true));
+}
+
 TEST_CASE("an embedding gathers rows, and its gradient adds repeated tokens in order") {
   KernelTest test;
   const auto type = GENERATE(DType::kFp32, DType::kBf16);

@@ -22,6 +22,7 @@ namespace {
 
 constexpr int32_t kRanks = 2;
 constexpr int64_t kIterations = 3;
+constexpr int64_t kEvaluated = 2;  // the weights before this iteration
 const std::vector<PeerId> kPipeline{0, 1};
 
 // Counts how often the device was waited for between the start of an iteration and each of its forwards.
@@ -45,8 +46,27 @@ class WatchingTokens final : public TokenSource {
   const ToyDevice* device_;
 };
 
+// Tokens of evaluations, for which the device is waited for once, at the end.
+class ValidationTokens final : public TokenSource {
+ public:
+  explicit ValidationTokens(WatchingTokens& training) : training_(training) {}
+
+  absl::Status Read(int64_t iteration, int64_t first_sample, int64_t samples, std::span<int32_t> inputs,
+                    std::span<int32_t> targets) override {
+    const absl::Status read = training_.Read(iteration + kIterations, first_sample, samples, inputs, targets);
+    waited_from_ = waited_from_ < 0 ? training_.waits_at_begin : waited_from_;
+    training_.waits_at_begin = waited_from_ + 1;  // for the iteration that follows
+    return read;
+  }
+
+ private:
+  WatchingTokens& training_;
+  int64_t waited_from_ = -1;
+};
+
 struct Result {
   absl::Status status;
+  std::vector<double> validation_losses;
   std::vector<double> losses;
   std::vector<double> norms;
   std::vector<float> weights;
@@ -75,13 +95,14 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
                                                : *OpenBackend(BackendKind::kCpu, /*threads=*/1, allocator);
   const PipelineShape& shape = lowered.shape;
   WatchingTokens tokens(shared, device);
+  ValidationTokens validation(tokens);
   LargeRandomWeights weights(5);
   std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
   for (int32_t i = 0; i < shape.stages; ++i) {
     if (shape.placement[i] == rank) {
       TransformerStageOptions options = shared;
       options.layers = Split(options.model, shape.stages)[i];
-      auto stage = TransformerStage::Create(options, allocator, *backend, &tokens, weights);
+      auto stage = TransformerStage::Create(options, allocator, *backend, &tokens, weights, nullptr, &validation);
       result.status.Update(stage.status());
       stages[i] = stage.ok() ? *std::move(stage) : nullptr;
     }
@@ -109,6 +130,10 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
     result.losses.push_back(stats.loss.value_or(0));
     result.norms.push_back(stats.grad_norm.value_or(0));
   };
+  executor_options.evaluation = {
+      .passes = 2,
+      .is_due = [](int64_t iteration) { return iteration == kEvaluated; },
+      .on_report = [&](const EvaluationStats& stats) { result.validation_losses.push_back(stats.loss.value_or(0)); }};
   auto executor = Executor::Create(std::move(executor_options), *transport, allocator, Clock::Real());
   result.status = executor.ok() ? executor->Run() : executor.status();
   if (!result.status.ok()) {
@@ -159,7 +184,9 @@ std::vector<Result> Train(ScheduleKind kind, CommMode comm, bool tied, bool toy)
 
 // The rule holds in blocking mode too: a rank then waits for its peer's acknowledgement, as it waits for inputs, and
 // not for its device to make the message.
-TEST_CASE("a pipeline over two devices has the processor's bits, and waits for each once an iteration, at its end") {
+TEST_CASE(
+    "a pipeline over two devices has the processor's bits, and waits for each once an iteration or evaluation, at its "
+    "end") {
   const ScheduleKind kind = GENERATE(ScheduleKind::kZbH1, ScheduleKind::kZbV, ScheduleKind::kInterleaved);
   const CommMode comm = GENERATE(CommMode::kNonBlocking, CommMode::kBlocking);
   const bool tied = GENERATE(false, true);
@@ -172,16 +199,19 @@ TEST_CASE("a pipeline over two devices has the processor's bits, and waits for e
     REQUIRE(actual[rank].status.ok());
     CHECK(actual[rank].losses == expected[rank].losses);
     CHECK(actual[rank].norms == expected[rank].norms);
+    CHECK(actual[rank].validation_losses == expected[rank].validation_losses);
     CHECK(actual[rank].weights == expected[rank].weights);
     CHECK(actual[rank].waits_inside == 0);
     CHECK(actual[rank].pending_records > 0);
     const std::vector<int64_t>& waits = actual[rank].waits;
     REQUIRE(waits.size() == kIterations + 1);
     for (size_t i = 0; i < kIterations; ++i) {
-      CHECK(waits[i + 1] == waits[i] + (i + 1 < kIterations ? 1 : 2));  // the run's end waits for the last update
+      // The run's end waits for the last update.
+      CHECK(waits[i + 1] == waits[i] + (i + 1 < kIterations ? 1 : 2) + (i == kEvaluated ? 1 : 0));
     }
   }
   CHECK(actual[0].losses.front() + actual[1].losses.front() > 0);
+  CHECK(actual[0].validation_losses.size() + actual[1].validation_losses.size() == 1);
 }
 
 }  // namespace

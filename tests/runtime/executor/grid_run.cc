@@ -27,6 +27,20 @@ namespace {
 
 constexpr int64_t kMemoryBytes = int64_t{1} << 28;
 
+// Other random tokens than those that are trained on.
+class ValidationTokens final : public TokenSource {
+ public:
+  explicit ValidationTokens(const GridOptions& options) : tokens_(options.model.vocab_size, options.sequence_length) {}
+
+  absl::Status Read(int64_t iteration, int64_t first_sample, int64_t samples, std::span<int32_t> inputs,
+                    std::span<int32_t> targets) override {
+    return tokens_.Read(kFirstOfValidation + iteration, first_sample, samples, inputs, targets);
+  }
+
+ private:
+  RandomTokens tokens_;
+};
+
 // One communicator for each rank of the grid, by group; null where the rank is alone in it.
 std::vector<std::unique_ptr<Communicator>> GroupsOf(const ProcessGrid& grid,
                                                     const std::function<std::vector<int32_t>(int32_t)>& group_of) {
@@ -94,7 +108,7 @@ class Grid {
 
   GridResult Train() {
     const auto ranks = static_cast<size_t>(options_.grid.size());
-    std::vector<std::vector<IterationStats>> reports(ranks);
+    std::vector<Reports> reports(ranks);
     std::vector<absl::Status> statuses(ranks);
     std::vector<std::thread> threads;
     for (int32_t rank = 0; rank < options_.grid.size(); ++rank) {
@@ -112,6 +126,11 @@ class Grid {
   }
 
  private:
+  struct Reports {
+    std::vector<IterationStats> iterations;
+    std::vector<EvaluationStats> evaluations;
+  };
+
   void Fail() {
     const absl::Status gone = absl::UnavailableError("a peer is gone");
     network_.FailAll(gone);
@@ -124,13 +143,14 @@ class Grid {
     }
   }
 
-  absl::Status TrainRank(int32_t rank, std::vector<IterationStats>& reports) {
+  absl::Status TrainRank(int32_t rank, Reports& reports) {
     const Rank place = options_.grid.At(rank);
     Allocator& allocator = *allocators_[rank];
     GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(BackendKind::kCpu, 1, allocator));
     const std::unique_ptr<TokenSource> tokens =
         options_.tokens ? options_.tokens(place)
                         : std::make_unique<RandomTokens>(options_.model.vocab_size, options_.sequence_length);
+    ValidationTokens validation(options_);
     LargeRandomWeights random_weights(5);
     WeightSource& weights = options_.state != nullptr ? *options_.state : random_weights;
     SharedRooms rooms(allocator, /*max_run_elements=*/100);  // so that each bucket has several
@@ -139,7 +159,7 @@ class Grid {
     for (int32_t i = 0; i < shape.stages; ++i) {
       if (shape.placement[i] == place.pipeline) {
         GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend,
-                                                                tokens.get(), weights, &rooms));
+                                                                tokens.get(), weights, &rooms, &validation));
         GP_RETURN_IF_ERROR(stages[i]->UseGroups({.tensor = tensor_groups_[rank].get(),
                                                  .key_value = key_value_groups_[rank].get(),
                                                  .data = data_groups_[rank].get()}));
@@ -156,7 +176,14 @@ class Grid {
     executor_options.exchange_norms = true;
     executor_options.start_iteration = options_.first_iteration;
     executor_options.end_iteration = options_.iterations;
-    executor_options.on_report = [&](IterationStats stats) { reports.push_back(std::move(stats)); };
+    executor_options.on_report = [&](IterationStats stats) { reports.iterations.push_back(std::move(stats)); };
+    executor_options.evaluation = {
+        .passes = options_.evaluate_every > 0 ? options_.passes : 0,
+        .is_due =
+            [&](int64_t iteration) {
+              return iteration > 0 && (iteration % options_.evaluate_every == 0 || iteration == options_.iterations);
+            },
+        .on_report = [&](EvaluationStats stats) { reports.evaluations.push_back(stats); }};
     GP_ASSIGN_OR_RETURN(Executor executor,
                         Executor::Create(std::move(executor_options), *transport, allocator, Clock::Real()));
     GP_RETURN_IF_ERROR(executor.Run());
@@ -189,8 +216,7 @@ class Grid {
     return options;
   }
 
-  GridResult ResultOf(const std::vector<absl::Status>& statuses,
-                      const std::vector<std::vector<IterationStats>>& reports) const {
+  GridResult ResultOf(const std::vector<absl::Status>& statuses, const std::vector<Reports>& reports) const {
     GridResult result;
     for (const absl::Status& status : statuses) {
       if (!status.ok() && (result.status.ok() || absl::IsUnavailable(result.status))) {
@@ -201,13 +227,20 @@ class Grid {
     for (int32_t rank = 0; result.status.ok() && rank < options_.grid.size(); ++rank) {
       std::vector<double> losses;
       std::vector<double> norms;
-      for (const IterationStats& stats : reports[rank]) {
+      for (const IterationStats& stats : reports[rank].iterations) {
         losses.push_back(stats.loss.value_or(-1));
         norms.push_back(stats.grad_norm.value_or(-1));
       }
       if (options_.grid.At(rank).pipeline == last) {
         GP_CHECK(result.losses.empty() || result.losses == losses, "rank {} has other losses", rank);
         result.losses = losses;
+        std::vector<double> validation;
+        for (const EvaluationStats& stats : reports[rank].evaluations) {
+          validation.push_back(stats.loss.value_or(-1));
+        }
+        GP_CHECK(result.validation_losses.empty() || result.validation_losses == validation,
+                 "rank {} has other validation losses", rank);
+        result.validation_losses = validation;
       }
       GP_CHECK(result.norms.empty() || result.norms == norms, "rank {} has other norms", rank);
       result.norms = norms;

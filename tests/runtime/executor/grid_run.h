@@ -17,6 +17,9 @@
 
 namespace geopipe {
 
+// Pass p of an evaluation has the random tokens of iteration kFirstOfValidation + p.
+inline constexpr int64_t kFirstOfValidation = 1000;
+
 struct GridOptions {
   ModelSpec model;
   TrainingSpec training;  // tokens_per_iteration is what they train on, whatever the grid
@@ -35,6 +38,8 @@ struct GridOptions {
   int64_t iterations = 10;              // the last is the one before this
   int64_t first_iteration = 0;
   std::function<std::unique_ptr<TokenSource>(const Rank& rank)> tokens = {};  // of each rank anew; empty: random
+  int64_t evaluate_every = 0;     // iterations, and after the last; 0: nothing is evaluated
+  int64_t passes = 1;             // of each evaluation
   WeightSource* state = nullptr;  // before the first iteration, read by all ranks at once; null: random weights
   // Called with each stage at the end, on its rank's thread; may be null.
   std::function<absl::Status(const Rank& rank, TransformerStage& stage, const TransformerStageOptions& options)> at_end;
@@ -44,8 +49,9 @@ struct GridOptions {
 
 struct GridResult {
   absl::Status status;
-  std::vector<double> losses;  // from the first iteration on; the same on every rank of the last stage
-  std::vector<double> norms;   // the same on every rank
+  std::vector<double> losses;             // from the first iteration on; the same on every rank of the last stage
+  std::vector<double> norms;              // the same on every rank
+  std::vector<double> validation_losses;  // of each evaluation; the same on every rank of the last stage
 };
 
 GridResult TrainGrid(const GridOptions& options);

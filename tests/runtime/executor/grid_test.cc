@@ -17,6 +17,7 @@ namespace {
 
 constexpr double kLossTolerance = 2e-5;
 constexpr double kNormTolerance = 1e-4;
+constexpr int64_t kEvaluateEvery = 4;
 constexpr int32_t kGrids = kSanitized ? 8 : 70;
 
 void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count, int variant = 0,
@@ -25,6 +26,7 @@ void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count, int variant = 
   std::mt19937_64 random(seed);
   GridOptions options = SmallGrid(tied, kv_heads, variant);
   options.document_end = document_end;
+  options.evaluate_every = kEvaluateEvery;
   std::map<int64_t, GridResult> alone;  // by micro-batch size
   std::map<SumOrder, GridResult> of_order;
   double farthest_loss = 0;
@@ -36,6 +38,7 @@ void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count, int variant = 
       GridOptions single = SmallGrid(tied, kv_heads, variant);
       single.micro_batch_size = options.micro_batch_size;
       single.document_end = document_end;
+      single.evaluate_every = kEvaluateEvery;
       alone[options.micro_batch_size] = TrainGrid(single);
       REQUIRE(alone[options.micro_batch_size].status.ok());
     }
@@ -45,12 +48,14 @@ void CheckRandomGrids(bool tied, int64_t kv_heads, int32_t count, int variant = 
     REQUIRE(result.status.ok());
     CHECK(Farthest(result.losses, expected.losses) <= kLossTolerance);
     CHECK(Farthest(result.norms, expected.norms) <= kNormTolerance);
+    CHECK(Farthest(result.validation_losses, expected.validation_losses) <= kLossTolerance);
     farthest_loss = std::max(farthest_loss, Farthest(result.losses, expected.losses));
     farthest_norm = std::max(farthest_norm, Farthest(result.norms, expected.norms));
     const auto [same, is_first] = of_order.try_emplace(OrderOf(options), result);
     if (!is_first) {
       CHECK(result.losses == same->second.losses);
       CHECK(result.norms == same->second.norms);
+      CHECK(result.validation_losses == same->second.validation_losses);
     }
   }
   fmt::print("seed {}: {} grids, {} orders of sums; losses within {:.1e}, norms within {:.1e} of one process\n", seed,

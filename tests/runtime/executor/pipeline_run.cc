@@ -24,6 +24,15 @@ ChannelSizes ToySizes(const PipelineOptions& options, const PipelineShape& shape
   return sizes;
 }
 
+EvaluationOptions EvaluationsOf(const PipelineOptions& options, std::vector<EvaluationStats>& reports) {
+  return {.passes = options.evaluate_every > 0 ? options.passes : 0,
+          .is_due =
+              [&options](int64_t iteration) {
+                return iteration > 0 && (iteration % options.evaluate_every == 0 || iteration == options.end_iteration);
+              },
+          .on_report = [&reports](EvaluationStats stats) { reports.push_back(stats); }};
+}
+
 }  // namespace
 
 std::vector<double> PipelineRun::losses() const {
@@ -51,6 +60,7 @@ PipelineRun RunPipeline(const PipelineOptions& options) {
   run.schedule = *Lower(*compute_only);
   run.statuses.resize(options.ranks);
   run.reports.resize(options.ranks);
+  run.evaluations.resize(options.ranks);
 
   // Allocators go last: messages that an error left in the network are theirs.
   std::vector<std::unique_ptr<Allocator>> allocators;
@@ -87,6 +97,7 @@ PipelineRun RunPipeline(const PipelineOptions& options) {
     executor_options.progress_deadline_ns = options.progress_deadline_ns;
     executor_options.stop = options.stop;
     executor_options.on_report = [&run, rank](IterationStats stats) { run.reports[rank].push_back(std::move(stats)); };
+    executor_options.evaluation = EvaluationsOf(options, run.evaluations[rank]);
     auto executor = Executor::Create(std::move(executor_options), *transport, *allocators[rank], Clock::Real());
     run.statuses[rank] = executor.ok() ? executor->Run() : executor.status();
     if (!run.statuses[rank].ok() && !absl::IsCancelled(run.statuses[rank])) {
@@ -104,6 +115,12 @@ PipelineRun RunPipeline(const PipelineOptions& options) {
     run.greatest_in_flight.push_back(engine->greatest_in_flight());
   }
   run.throttled = network.throttled();
+  for (int32_t boundary = 0; boundary + 1 < shape.stages; ++boundary) {
+    if (const ChannelId id = ActivationChannel(shape, ranks, boundary); id.from_rank != id.to_rank) {
+      run.outstanding.emplace_back(network.greatest_outstanding(id),
+                                   SlotsNeeded(run.schedule, MessageKind::kActivation, boundary));
+    }
+  }
   return run;
 }
 

@@ -28,13 +28,18 @@ struct PipelineOptions {
   int64_t end_iteration = 6;
   int64_t progress_deadline_ns = 60'000'000'000;
   std::atomic<bool>* stop = nullptr;
+  int64_t evaluate_every = 0;  // iterations, and after the last; 0: nothing is evaluated
+  int64_t passes = 1;          // of each evaluation
   std::function<void(std::span<const std::unique_ptr<ToyEngine>>, InProcessNetwork&)> prepare;
 };
 
 struct PipelineRun {
-  std::vector<absl::Status> statuses;                // per rank
-  std::vector<std::vector<IterationStats>> reports;  // per rank
-  std::vector<int64_t> greatest_in_flight;           // per stage
+  std::vector<absl::Status> statuses;                     // per rank
+  std::vector<std::vector<IterationStats>> reports;       // per rank
+  std::vector<std::vector<EvaluationStats>> evaluations;  // per rank
+  // Greatest number of activations of each boundary between ranks that were sent and not taken at once, and the slots.
+  std::vector<std::pair<int64_t, int64_t>> outstanding;
+  std::vector<int64_t> greatest_in_flight;  // per stage
   int64_t throttled = 0;
   Schedule schedule;
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -68,6 +69,64 @@ absl::StatusOr<Timed<Tensor>> ToyEngine::Backward(int32_t micro_batch, Timed<Ten
   return grad_input;
 }
 
+ToyEngine::Values ToyEngine::InputOf(int64_t iteration, int32_t micro_batch) const {
+  Values x(model_.width);
+  for (int64_t i = 0; i < model_.width; ++i) {
+    x[i] = 0.1F * static_cast<float>((iteration * 31 + micro_batch * 7 + i * 3) % 11) - 0.4F;
+  }
+  return x;
+}
+
+double ToyEngine::LossOf(const Values& x) const {
+  double loss = 0;
+  for (const float v : x) {
+    loss += static_cast<double>(head_ * v) * static_cast<double>(head_ * v);
+  }
+  return loss / static_cast<double>(model_.width * model_.micro_batches);
+}
+
+absl::Status ToyEngine::BeginEvaluation() {
+  GP_CHECK(saved_.empty());
+  validation_losses_.assign(model_.micro_batches, 0);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Timed<Tensor>> ToyEngine::Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) {
+  const int64_t begun_ns = Clock::Real().NowNs();
+  if (on_forward_) {
+    GP_RETURN_IF_ERROR(on_forward_(kEvaluation, micro_batch));
+  }
+  GP_CHECK(input.value.empty() == range_.has_embedding);
+  Values x(model_.width);
+  if (range_.has_embedding) {
+    x = InputOf(kFirstOfValidation + pass, micro_batch);
+    std::ranges::transform(x, x.begin(), [this](float v) { return v * embedding_; });
+  } else {
+    std::ranges::copy(input.value.fp32(), x.begin());
+  }
+  for (const float weight : weights_) {
+    std::ranges::transform(x, x.begin(), [weight](float v) { return std::tanh(weight * v); });
+  }
+  Tensor output;
+  if (range_.has_head) {
+    validation_losses_[micro_batch] += LossOf(x);
+  } else {
+    GP_ASSIGN_OR_RETURN(output, ToTensor(x));
+  }
+  return Timed<Tensor>{.value = std::move(output), .ready = OverSince(begun_ns)};
+}
+
+absl::StatusOr<Timed<LossReader>> ToyEngine::EndEvaluation(int64_t passes) {
+  return Timed<LossReader>{[this, passes]() -> std::optional<double> {
+                             if (!range_.has_head) {
+                               return std::nullopt;
+                             }
+                             return std::accumulate(validation_losses_.begin(), validation_losses_.end(), 0.0) /
+                                    static_cast<double>(passes);
+                           },
+                           {}};
+}
+
 absl::StatusOr<Tensor> ToyEngine::RunForward(int32_t micro_batch, const Tensor& input) {
   if (on_forward_) {
     GP_RETURN_IF_ERROR(on_forward_(iteration_, micro_batch));
@@ -77,9 +136,7 @@ absl::StatusOr<Tensor> ToyEngine::RunForward(int32_t micro_batch, const Tensor& 
   Saved& saved = saved_[micro_batch];
   Values x(model_.width);
   if (range_.has_embedding) {
-    for (int64_t i = 0; i < model_.width; ++i) {
-      x[i] = 0.1F * static_cast<float>((iteration_ * 31 + micro_batch * 7 + i * 3) % 11) - 0.4F;
-    }
+    x = InputOf(iteration_, micro_batch);
     saved.embedded_from = x;
     std::ranges::transform(x, x.begin(), [this](float v) { return v * embedding_; });
   } else {
@@ -93,11 +150,7 @@ absl::StatusOr<Tensor> ToyEngine::RunForward(int32_t micro_batch, const Tensor& 
   if (!range_.has_head) {
     return ToTensor(x);
   }
-  double loss = 0;
-  for (const float v : x) {
-    loss += static_cast<double>(head_ * v) * static_cast<double>(head_ * v);
-  }
-  loss_ += loss / static_cast<double>(model_.width * model_.micro_batches);
+  loss_ += LossOf(x);
   if (diverges_at_.has_value() && iteration_ >= *diverges_at_) {
     loss_ = std::numeric_limits<double>::quiet_NaN();
   }

@@ -38,11 +38,17 @@ class ToyEngine final : public StageEngine {
   absl::Status AddTiedGradient(Tensor other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
+  absl::Status BeginEvaluation() override;
+  absl::StatusOr<Timed<Tensor>> Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) override;
+  absl::StatusOr<Timed<LossReader>> EndEvaluation(int64_t passes) override;
   void AbandonIteration() override;
 
+  // Pass p of an evaluation has the input of iteration kFirstOfValidation + p.
+  static constexpr int64_t kFirstOfValidation = 1000;
   // Greatest number of micro-batches between F and I at once.
   int64_t greatest_in_flight() const { return greatest_in_flight_; }
-  // Called at the start of every forward, to disturb the run.
+  // Called at the start of every forward, to disturb the run; of an evaluation with this iteration.
+  static constexpr int64_t kEvaluation = -1;
   void set_on_forward(std::function<absl::Status(int64_t iteration, int32_t micro_batch)> on_forward) {
     on_forward_ = std::move(on_forward);
   }
@@ -63,6 +69,8 @@ class ToyEngine final : public StageEngine {
 
   bool tied_elsewhere() const { return model_.tied && range_.has_embedding != range_.has_head; }
   void JoinOwnTied();
+  Values InputOf(int64_t iteration, int32_t micro_batch) const;
+  double LossOf(const Values& x) const;
   absl::StatusOr<Tensor> ToTensor(const Values& values);
   absl::StatusOr<Tensor> RunForward(int32_t micro_batch, const Tensor& input);
   absl::StatusOr<Tensor> RunBackwardInput(int32_t micro_batch, const Tensor& grad_output);
@@ -79,6 +87,7 @@ class ToyEngine final : public StageEngine {
   float head_gradient_ = 0;
   bool own_tied_joined_ = false;
   double loss_ = 0;
+  std::vector<double> validation_losses_;  // by micro-batch, over the passes
   std::map<int32_t, Saved> saved_;
   int64_t in_flight_ = 0;
   int64_t greatest_in_flight_ = 0;

@@ -23,6 +23,8 @@ namespace {
 // its weights, as when a rank has not begun the iteration.
 class Disturbance {
  public:
+  static constexpr int64_t kEvaluation = -2;  // in place of an iteration: calls of evaluations
+
   void Arm(int64_t iteration, int32_t rank, int32_t call, std::function<void()> abandon) {
     const std::lock_guard lock(mutex_);
     iteration_ = iteration;
@@ -108,6 +110,12 @@ class DisturbedEngine final : public StageEngine {
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override {
     return engine_->Update(iteration, grad_norm, from_ns);
   }
+  absl::Status BeginEvaluation() override { return engine_->BeginEvaluation(); }
+  absl::StatusOr<Timed<Tensor>> Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) override {
+    disturbance_.OnCall(Disturbance::kEvaluation, rank_);
+    return engine_->Evaluate(pass, micro_batch, std::move(input));
+  }
+  absl::StatusOr<Timed<LossReader>> EndEvaluation(int64_t passes) override { return engine_->EndEvaluation(passes); }
   void AbandonIteration() override { engine_->AbandonIteration(); }
 
  private:
@@ -182,16 +190,25 @@ class Ranks {
     std::vector<std::thread> threads;
     for (int32_t rank = 0; rank < count_; ++rank) {
       threads.emplace_back([&, rank] {
-        statuses[rank] =
-            jobs[rank]->Train(jobs[rank]->next_iteration(), end_iteration, [&, rank](IterationStats stats) {
-              const std::lock_guard lock(mutex_);
-              if (stats.loss.has_value()) {
-                numbers.losses.push_back(*stats.loss);
-              }
-              if (rank == 0) {
-                numbers.grad_norms.push_back(stats.grad_norm.value_or(0));
-              }
-            });
+        statuses[rank] = jobs[rank]->Train(jobs[rank]->next_iteration(), end_iteration,
+                                           {.on_report =
+                                                [&, rank](IterationStats stats) {
+                                                  if (on_report) {
+                                                    on_report(rank);
+                                                  }
+                                                  const std::lock_guard lock(mutex_);
+                                                  if (stats.loss.has_value()) {
+                                                    numbers.losses.push_back(*stats.loss);
+                                                  }
+                                                  if (rank == 0) {
+                                                    numbers.grad_norms.push_back(stats.grad_norm.value_or(0));
+                                                  }
+                                                },
+                                            .on_evaluation =
+                                                [&](const EvaluationStats& stats) {
+                                                  const std::lock_guard lock(mutex_);
+                                                  evaluations.emplace_back(stats.iteration, stats.loss.value_or(0));
+                                                }});
       });
     }
     for (std::thread& thread : threads) {
@@ -212,6 +229,8 @@ class Ranks {
 
   Disturbance disturbance;
   Numbers numbers;
+  std::function<void(int32_t rank)> on_report;          // may be empty
+  std::vector<std::pair<int64_t, double>> evaluations;  // the iteration behind each, and its loss
   std::vector<std::unique_ptr<RankJob>> jobs;
 
  private:
@@ -304,6 +323,49 @@ TEST_CASE("an iteration that is abandoned at any action leaves no trace in what 
   }
 }
 
+TEST_CASE("an evaluation that is abandoned leaves no trace, and is the first that the next epoch does") {
+  const TempDir dir;
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.training.iterations = kIterations;
+  const Numbers reference = Undisturbed(job);
+  job.evaluation = {.every = 2, .data = job.data, .iterations = 2};
+  Ranks undisturbed(job, {}, 1);
+  undisturbed.Train(kIterations);
+  CHECK(undisturbed.numbers == reference);
+  REQUIRE(undisturbed.evaluations.size() == kIterations / 2);
+  CHECK(undisturbed.evaluations.back().first == kIterations);
+
+  constexpr int32_t kCalls = 16;  // of a rank, in one evaluation
+  Ranks ranks(job, RunOf(ScheduleKind::kGeoPipe, 1), 3);
+  for (int64_t evaluated = 2; evaluated <= kIterations; evaluated += 2) {
+    const auto rank = static_cast<int32_t>(evaluated / 2 % 3);
+    // Each epoch begins with the evaluation that the one before has abandoned.
+    const int32_t call = (evaluated == 2 ? 0 : kCalls) + 5;
+    ranks.disturbance.Arm(Disturbance::kEvaluation, rank, call, [&] { ranks.EndAll(evaluated); });
+    ranks.Train(kIterations);
+    CHECK(ranks.next_iteration() == evaluated);
+    CHECK(std::ssize(ranks.evaluations) == evaluated / 2 - 1);
+    ranks.NextEpoch();
+  }
+  ranks.disturbance.Disarm();
+  ranks.Train(kIterations);
+  CHECK(ranks.numbers == reference);
+  CHECK(ranks.evaluations == undisturbed.evaluations);
+}
+
+TEST_CASE("the evaluation after the last iteration belongs to it: an epoch that is told to end still does it") {
+  const TempDir dir;
+  JobSpec job = SmallJob(dir.Write("text", SomeText()));
+  job.training.iterations = 2;
+  job.evaluation = {.every = 0, .data = job.data, .iterations = 1};
+  Ranks ranks(job, {}, 2);
+  // The report of iteration 0 comes while the rank is in iteration 1.
+  ranks.on_report = [&](int32_t rank) { ranks.jobs[static_cast<size_t>(rank)]->End(std::nullopt); };
+  ranks.Train(2);
+  REQUIRE(ranks.evaluations.size() == 1);
+  CHECK(ranks.evaluations[0].first == 2);
+}
+
 TEST_CASE("an epoch that is ended finishes the iteration under way, and the next goes on from there") {
   const TempDir dir;
   JobSpec job = SmallJob(dir.Write("text", SomeText()));
@@ -341,9 +403,7 @@ TEST_CASE("each state is told once, also where the epoch ends before the iterati
       rank.End(std::nullopt);
     }
   };
-  REQUIRE(rank.Train(
-                  0, kIterations, [](const IterationStats&) {}, on_state)
-              .ok());
+  REQUIRE(rank.Train(0, kIterations, {.on_report = [](const IterationStats&) {}, .on_state = on_state}).ok());
   CHECK(states == std::vector<int64_t>{0, 1, 2, 3});
 }
 
@@ -356,8 +416,8 @@ TEST_CASE("an epoch that does not go on from the state is refused with both numb
   const auto made = RankJob::Prepare(*DecodePreparation(1, command), Clock::Real(), open);
   REQUIRE(made.ok());
   RankJob& rank = **made;
-  REQUIRE(rank.Train(0, 2, [](const IterationStats&) {}).ok());
-  CHECK(rank.Train(0, 2, [](const IterationStats&) {}) ==
+  REQUIRE(rank.Train(0, 2, {}).ok());
+  CHECK(rank.Train(0, 2, {}) ==
         absl::FailedPreconditionError(
             "told to train from iteration 0, but the state of rank 0 is that before iteration 2"));
   command.set_first_iteration(3);

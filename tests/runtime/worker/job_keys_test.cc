@@ -94,6 +94,19 @@ const std::map<std::string, std::string, std::less<>>& OtherValues() {
   return values;
 }
 
+// The same of the keys of spec.evaluation.
+const std::map<std::string, std::string, std::less<>>& OtherEvaluationValues() {
+  static const std::map<std::string, std::string, std::less<>> values = {
+      {"spec.evaluation.every", "3"},
+      {"spec.evaluation.data.format", "text"},
+      {"spec.evaluation.data.path", "{}/other"},
+      {"spec.evaluation.data.dtype", "uint32"},
+      {"spec.evaluation.data.shuffle", "false"},
+      {"spec.evaluation.iterations", "2"},
+  };
+  return values;
+}
+
 // Keys whose effect is neither a plan nor a number: where they are read.
 const std::map<std::string, std::pair<std::string, std::string>, std::less<>>& Readers() {
   static const std::map<std::string, std::pair<std::string, std::string>, std::less<>> readers = {
@@ -166,7 +179,9 @@ std::string Trained(const JobSpec& job) {
   std::string text;
   for (const v1::WorkerReport& report : cluster.reports(0)) {
     text += report.has_iteration() ? fmt::format("{} {};", report.iteration().loss(), report.iteration().grad_norm())
-                                   : report.failure().message();
+            : report.has_evaluation()
+                ? fmt::format("{} of {};", report.evaluation().loss(), report.evaluation().iteration())
+                : report.failure().message();
   }
   return text;
 }
@@ -189,6 +204,8 @@ TEST_CASE("Every key changes a plan, a number or a refusal") {
   job.model.rope_scaling = {.type = RopeScaling::Type::kLlama3, .factor = 4, .original_max_position_embeddings = 16};
   job.training.min_learning_rate = 0.001;
   job.placement.sites = {"site0", "site1"};
+  job.evaluation.every = 2;
+  job.evaluation.data = job.data;
   const std::string manifest = WriteManifest(job);
   REQUIRE(ParseManifest(manifest).value() == job);
   const Schema<JobSpec> schema = JobSchema("");
@@ -196,12 +213,14 @@ TEST_CASE("Every key changes a plan, a number or a refusal") {
   const std::string trained = Trained(job);
   REQUIRE(Has(trained, ";"));
   for (const std::string& path : schema.KeyPaths()) {
-    if (path == "apiVersion" || path == "kind" || path == "spec.data.tokenizer" || path == "spec.model.preset") {
+    if (path == "apiVersion" || path == "kind" || path == "spec.data.tokenizer" ||
+        path == "spec.evaluation.data.tokenizer" || path == "spec.model.preset") {
       continue;  // one word, or what other keys say
     }
     CAPTURE(path);
-    const auto other = OtherValues().find(path);
-    REQUIRE(other != OtherValues().end());
+    const auto& values = path.starts_with("spec.evaluation.") ? OtherEvaluationValues() : OtherValues();
+    const auto other = values.find(path);
+    REQUIRE(other != values.end());
     JobSpec changed = job;
     std::string text = other->second;
     if (const size_t at = text.find("{}"); at != std::string::npos) {

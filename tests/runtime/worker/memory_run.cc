@@ -54,6 +54,7 @@ JobSpec JobOf(const MemorySetting& setting, const std::string& text_path) {
   job.data.paths = {text_path};
   job.data.documents = setting.documents;
   job.training.iterations = kIterations;
+  job.evaluation = {.every = 1, .data = job.data, .iterations = 1};  // which takes no memory of its own
   job.training.tokens_per_iteration = kMicroBatches * setting.batch * setting.sequence * setting.data;
   job.training.learning_rate = 0.001;
   if (!setting.clips) {
@@ -203,7 +204,7 @@ absl::Status MemoryRun::Train(int32_t rank) {
   if (absl::Status status = jobs_[rank]->Connect(peers, "secret"); !status.ok()) {
     return status;
   }
-  return jobs_[rank]->Train(0, kIterations, [](const IterationStats&) {});
+  return jobs_[rank]->Train(0, kIterations, {});
 }
 
 }  // namespace geopipe

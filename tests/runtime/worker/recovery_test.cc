@@ -49,9 +49,10 @@ class KeptRank {
   // Trains up to `end`, keeping each state. Returns the losses.
   std::vector<double> Train(int64_t end) {
     std::vector<double> losses;
-    const absl::Status status = job->Train(
-        job->next_iteration(), end, [&](const IterationStats& stats) { losses.push_back(*stats.loss); },
-        [&](int64_t) { CHECK(job->KeepState().ok()); });
+    const absl::Status status =
+        job->Train(job->next_iteration(), end,
+                   {.on_report = [&](const IterationStats& stats) { losses.push_back(*stats.loss); },
+                    .on_state = [&](int64_t) { CHECK(job->KeepState().ok()); }});
     INFO(status.ToString());
     CHECK(status.ok());
     return losses;

@@ -34,6 +34,7 @@ void PrepareAll(FakeCluster& cluster, const JobSpec& job, const RunOptions& run,
 struct Numbers {
   std::vector<double> losses;
   std::vector<double> grad_norms;  // as rank 0 says
+  std::vector<double> validation_losses;
 
   friend bool operator==(const Numbers&, const Numbers&) = default;
 };
@@ -54,6 +55,9 @@ Numbers Train(const JobSpec& job, const RunOptions& run, int32_t ranks) {
       CHECK(report.epoch() == 1);
       if (report.iteration().has_loss()) {
         numbers.losses.push_back(report.iteration().loss());
+      }
+      if (report.has_evaluation()) {
+        numbers.validation_losses.push_back(report.evaluation().loss());
       }
       if (rank == 0 && report.iteration().has_grad_norm()) {
         numbers.grad_norms.push_back(report.iteration().grad_norm());
@@ -80,9 +84,17 @@ TEST_CASE("losses and norms are the same bits for every schedule, every delta_n 
   };
   for (const bool tied : {false, true}) {
     job.model.tie_word_embeddings = tied;
+    job.evaluation = {};
+    const Numbers alone = Train(job, {}, 1);
+    job.evaluation = {.every = 2, .data = job.data, .iterations = 2};
+    job.evaluation.data.shuffle = false;
     const Numbers reference = Train(job, {}, 1);
+    CHECK(reference.losses == alone.losses);
+    CHECK(reference.grad_norms == alone.grad_norms);
     REQUIRE(reference.losses.size() == 4);
     REQUIRE(reference.grad_norms.size() == 4);
+    REQUIRE(reference.validation_losses.size() == 2);  // after 2 and 4 iterations
+    CHECK(reference.validation_losses.back() < reference.validation_losses.front());
     CHECK(reference.losses.back() < reference.losses.front());
     for (const int32_t ranks : {1, 2, 3, 6}) {
       if (kSanitized && ranks % 2 != 0) {

@@ -1,7 +1,11 @@
 #include "optimizer/plan/report/plan_figures.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
+#include <vector>
 
+#include "optimizer/plan/report/evaluation_time.h"
+#include "optimizer/schedule/schedule_table.h"
 #include "tests/optimizer/plan/jobs.h"
 
 namespace geopipe {
@@ -44,6 +48,48 @@ TEST_CASE("model FLOPs are six per parameter of a product and token, and attenti
   CHECK(figures.links[1].site_b == "west");
   CHECK(figures.links[0].bytes_per_iteration == static_cast<int64_t>(tokens * h * 2));
   CHECK(figures.links[0].utilisation == Approx(tokens * h * 2 / 50e9 / iteration_s));
+}
+
+TEST_CASE("evaluations cost forwards, or the time in which the slots of a crossing come back") {
+  JobSpec job = test::Llama13bJob();
+  ClusterSpec cluster = test::ThreeRegions();
+  const PlanResult result = Planned(job, cluster);
+  CHECK(FiguresOf(job, cluster, result).evaluation_ns == 0);
+  const double training_s = FiguresOf(job, cluster, result).job_s;
+  job.evaluation = {.every = 300, .data = job.data, .iterations = 5};
+  job.evaluation.data.paths = {"/validation"};
+  const PlanFigures figures = FiguresOf(job, cluster, result);
+  // Not longer than so many iterations, and not shorter than the forwards of the busiest device.
+  int64_t forwards_ns = 0;
+  for (const int64_t forward_ns : result.costs.forward_ns) {
+    forwards_ns = std::max(forwards_ns, forward_ns * result.plan.micro_batches);
+  }
+  CHECK(figures.evaluation_ns >= 5 * forwards_ns);
+  CHECK(figures.evaluation_ns < 5 * result.prediction.iteration_ns);
+  // After 300, 600, 900 and all 1000 iterations.
+  CHECK(figures.job_s == Approx(training_s + 4 * static_cast<double>(figures.evaluation_ns) / 1e9));
+  CHECK(figures.evaluation_share == Approx(1 - training_s / figures.job_s));
+
+  PlanResult far = result;
+  for (BoundaryCost& boundary : far.costs.boundaries) {
+    boundary.latency_ns += boundary.crosses ? 10'000'000'000 : 0;
+  }
+  CHECK(EvaluationPassNs(far) > 10 * EvaluationPassNs(result));
+}
+
+TEST_CASE("a pass of evaluation without links takes the slowest stage's forwards") {
+  PlanResult result;
+  result.plan.micro_batches = 6;
+  result.costs.shape = PipelineShape::Linear(3, 6);
+  result.costs.forward_ns = {10, 30, 20};
+  result.costs.input_grad_ns = {20, 60, 40};
+  result.costs.boundaries.resize(2);
+  result.schedule = *MakeSchedule(ScheduleKind::kOneFOneB, result.costs.shape, std::vector<int32_t>(2, 0));
+  CHECK(EvaluationPassNs(result) == 6 * 30);
+  // Boundary 1 has two slots: a forward of 30 ns and a round trip of 100 ns for two micro-batches.
+  result.costs.boundaries[1].latency_ns = 45;
+  result.costs.boundaries[1].serialization_ns = 10;
+  CHECK(EvaluationPassNs(result) == 6 * 130 / 2);
 }
 
 TEST_CASE("devices that stay idle are counted, with the reason") {

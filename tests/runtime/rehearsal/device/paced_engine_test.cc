@@ -29,6 +29,13 @@ class SlowEngine final : public StageEngine {
   absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return std::nullopt; }
   absl::Status AddTiedGradient(Tensor) override { return absl::OkStatus(); }
   absl::StatusOr<Completion> Update(int64_t, std::optional<double>, int64_t) override { return Work(); }
+  absl::Status BeginEvaluation() override { return absl::OkStatus(); }
+  absl::StatusOr<Timed<Tensor>> Evaluate(int64_t, int32_t, Timed<Tensor>) override {
+    return Timed<Tensor>{.ready = Work()};
+  }
+  absl::StatusOr<Timed<LossReader>> EndEvaluation(int64_t) override {
+    return Timed<LossReader>{[] { return std::nullopt; }, {}};
+  }
   void AbandonIteration() override {}
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool) override {
     return Timed<ScalarReader>{[] {
