@@ -122,7 +122,7 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
   }
   if (CapabilitiesOf(input.run.backend).computes) {
     for (SiteSpec& site : request.cluster.sites) {  // whatever their kind, the host's processors compute
-      site.device.attention = Attention::kBlocked;
+      site.device.attention.reset();
       site.device.roofline = Roofline::kBlock;
       site.device.reserve_bytes = 0;
       if (site.device.intra_node_bandwidth_bytes_per_s <= 0) {

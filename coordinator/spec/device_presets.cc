@@ -17,6 +17,7 @@ constexpr std::array kPresets{
                  .memory_bandwidth_bytes_per_s = 1555e9,
                  .intra_node_bandwidth_bytes_per_s = 300e9,
                  .host_bandwidth_bytes_per_s = 32e9,
+                 .attention_efficiency = 0.33,
                  .source = "NVIDIA A100 Tensor Core GPU datasheet: A100 40GB SXM, NVLink 600 GB/s, PCIe Gen4 64 GB/s"},
     DevicePreset{.name = "a100-sxm-80gb",
                  .memory_bytes = 80'000'000'000,
@@ -24,6 +25,7 @@ constexpr std::array kPresets{
                  .memory_bandwidth_bytes_per_s = 2039e9,
                  .intra_node_bandwidth_bytes_per_s = 300e9,
                  .host_bandwidth_bytes_per_s = 32e9,
+                 .attention_efficiency = 0.33,
                  .source = "NVIDIA A100 Tensor Core GPU datasheet: A100 80GB SXM, NVLink 600 GB/s, PCIe Gen4 64 GB/s"},
     DevicePreset{.name = "l40s-48gb",
                  .memory_bytes = 48'000'000'000,
@@ -47,6 +49,7 @@ constexpr std::array kPresets{
                  .memory_bandwidth_bytes_per_s = 3350e9,
                  .intra_node_bandwidth_bytes_per_s = 450e9,
                  .host_bandwidth_bytes_per_s = 64e9,
+                 .attention_efficiency = 0.19,
                  .source =
                      "NVIDIA H100 Tensor Core GPU datasheet: H100 SXM, 1,979 TFLOP/s with sparsity; NVLink 900 GB/s, "
                      "PCIe Gen5 128 GB/s"},
@@ -56,6 +59,7 @@ constexpr std::array kPresets{
                  .memory_bandwidth_bytes_per_s = 4800e9,
                  .intra_node_bandwidth_bytes_per_s = 450e9,
                  .host_bandwidth_bytes_per_s = 64e9,
+                 .attention_efficiency = 0.19,
                  .source =
                      "NVIDIA H200 Tensor Core GPU datasheet: H200 SXM, 1,979 TFLOP/s with sparsity; NVLink 900 GB/s, "
                      "PCIe Gen5 128 GB/s"},

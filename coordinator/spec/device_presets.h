@@ -16,6 +16,7 @@ struct DevicePreset {
   double memory_bandwidth_bytes_per_s = 0;      // HBM or GDDR
   double intra_node_bandwidth_bytes_per_s = 0;  // of one device to the others of its node, per direction
   double host_bandwidth_bytes_per_s = 0;        // to and from the host's memory, per direction
+  double attention_efficiency = 0;              // as published runs have it (docs/published.md); 0: none is known
   std::string_view source;  // the vendor's document, and what of it is not said in these words there
 };
 

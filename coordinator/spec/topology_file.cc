@@ -103,6 +103,9 @@ absl::Status SpellOutPreset(const YamlDocument& document, const std::string& pat
   add("memory_bandwidth", FormatBandwidth(preset->memory_bandwidth_bytes_per_s));
   add("intra_node_bandwidth", FormatBandwidth(preset->intra_node_bandwidth_bytes_per_s));
   add("host_bandwidth", FormatBandwidth(preset->host_bandwidth_bytes_per_s));
+  if (preset->attention_efficiency > 0) {
+    add("attention_efficiency", fmt::format("{}", preset->attention_efficiency));
+  }
   device = std::move(map);
   return absl::OkStatus();
 }
@@ -136,10 +139,11 @@ std::string PresetReference() {
   for (const DevicePreset& preset : DevicePresets()) {
     text += fmt::format(
         "  {:<15} {:>6}, {:>4.0f} TFLOP/s (dense bf16), memory {:>5.0f} GB/s, each way node {:>3.0f} and host {:>2.0f} "
-        "GB/s\n",
+        "GB/s{}\n",
         preset.name, fmt::format("{} GB", preset.memory_bytes / 1'000'000'000), preset.peak_flops / 1e12,
         preset.memory_bandwidth_bytes_per_s / 1e9, preset.intra_node_bandwidth_bytes_per_s / 1e9,
-        preset.host_bandwidth_bytes_per_s / 1e9);
+        preset.host_bandwidth_bytes_per_s / 1e9,
+        preset.attention_efficiency > 0 ? fmt::format(", attention_efficiency {}", preset.attention_efficiency) : "");
     text += fmt::format("  {:<15} {}\n", "", preset.source);
   }
   return text;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
+#include <optional>
 #include <set>
 #include <utility>
 
@@ -29,25 +30,29 @@ ExecutionConfig ConfigAt(const ExecutionConfig& basis, int64_t micro_batch_size,
 
 // A demand in the units of the coefficients.
 struct Features {
-  double flops = 0;
+  double flops = 0;  // of products with weights
   double flops_per_token = 0;
+  double attention_flops = 0;  // as if over long sequences
   double bytes = 0;
   double sent_bytes = 0;
 
   bool any() const { return flops > 0 || bytes > 0; }
 };
 
-Features FeaturesOf(const Demand& demand, const ExecutionConfig& config) {
-  const auto flops = static_cast<double>(demand.work.flops);
+Features FeaturesOf(const Demand& demand, const ModelSpec& model, const ExecutionConfig& config) {
+  const auto flops = static_cast<double>(demand.work.flops - demand.work.attention_flops);
+  const auto attention_flops = static_cast<double>(demand.work.attention_flops);
   return {.flops = flops,
           .flops_per_token = flops / static_cast<double>(config.tokens()),
+          .attention_flops = attention_flops / AttentionShapeShare(ProductShape::Of(model, config)),
           .bytes = static_cast<double>(demand.work.bytes),
           .sent_bytes = AllReduceSeconds(demand.collective_bytes, config.tensor, /*bandwidth_bytes_per_s=*/1)};
 }
 
 double FittedSeconds(const CostCoefficients& fit, const Features& features) {
   const double work = features.flops * fit.s_per_flop + features.flops_per_token * fit.s_per_flop_per_token +
-                      features.bytes * fit.s_per_byte + fit.fixed_s;
+                      features.attention_flops * fit.s_per_attention_flop + features.bytes * fit.s_per_byte +
+                      fit.fixed_s;
   return (work > 0 ? work : features.bytes * kNominalSecondsPerByte) + features.sent_bytes * fit.s_per_collective_byte;
 }
 
@@ -67,7 +72,7 @@ std::vector<Sample> SamplesOf(const ModelSpec& model, const ExecutionConfig& bas
     Sample sample{.observation = &observation, .tokens = config.tokens(), .features = {}};
     for (const ModelPart part : kModelParts) {
       for (const PartAction action : kPartActions) {
-        sample.features.at(part, action) = FeaturesOf(demands.at(part, action), config);
+        sample.features.at(part, action) = FeaturesOf(demands.at(part, action), model, config);
       }
     }
     samples.push_back(sample);
@@ -79,13 +84,15 @@ std::vector<Sample> SamplesOf(const ModelSpec& model, const ExecutionConfig& bas
 struct Row {
   Features features;
   int64_t tokens = 0;
+  int64_t sequence_length = 0;
   double measured_s = 0;
 };
 
 std::vector<Row> RowsOf(std::span<const Sample> samples, ModelPart part, PartAction action) {
   std::vector<Row> rows;
   for (const Sample& sample : samples) {
-    const Row row{sample.features.at(part, action), sample.tokens, Seconds(sample.observation->costs.at(part, action))};
+    const Row row{sample.features.at(part, action), sample.tokens, sample.observation->sequence_length,
+                  Seconds(sample.observation->costs.at(part, action))};
     if (row.features.any() && row.measured_s > 0) {
       rows.push_back(row);
     }
@@ -101,21 +108,39 @@ size_t SizesOf(std::span<const Row> rows) {
   return sizes.size();
 }
 
-CostCoefficients FitOf(std::span<const Row> rows, bool with_fixed) {
+bool HasSequencesOfTwoLengths(std::span<const Row> rows) {
+  std::set<int64_t> lengths;
+  for (const Row& row : rows) {
+    lengths.insert(row.sequence_length);
+  }
+  return lengths.size() > 1;
+}
+
+// What a fit takes from elsewhere.
+struct FitOptions {
+  std::optional<double> attention_ratio = {};  // A^-1 * F; nullopt: to be found
+  bool with_fixed = false;
+};
+
+CostCoefficients FitOf(std::span<const Row> rows, const FitOptions& options) {
   const bool one_size = SizesOf(rows) == 1;
   // Each row is divided by its measurement, so that it should be 1.
-  std::vector<std::vector<double>> columns(5);
+  std::vector<std::vector<double>> columns(6);
   for (const Row& row : rows) {
-    const double overhead = row.features.flops_per_token * kHalfEfficiencyTokens;
-    columns[0].push_back((row.features.flops + (one_size ? overhead : 0)) / row.measured_s);
-    columns[1].push_back(one_size ? 0 : row.features.flops_per_token / row.measured_s);
-    columns[2].push_back(row.features.bytes / row.measured_s);
-    columns[3].push_back(row.features.sent_bytes / row.measured_s);
-    columns[4].push_back(with_fixed ? 1 / row.measured_s : 0);
+    const Features& features = row.features;
+    const double overhead = one_size ? features.flops_per_token * kHalfEfficiencyTokens : 0;
+    const double attention = features.attention_flops * options.attention_ratio.value_or(0);
+    columns[0].push_back((features.flops + overhead + attention) / row.measured_s);
+    columns[1].push_back(one_size ? 0 : features.flops_per_token / row.measured_s);
+    columns[2].push_back(features.bytes / row.measured_s);
+    columns[3].push_back(features.sent_bytes / row.measured_s);
+    columns[4].push_back(options.with_fixed ? 1 / row.measured_s : 0);
+    columns[5].push_back(options.attention_ratio.has_value() ? 0 : features.attention_flops / row.measured_s);
   }
   const std::vector<double> fit = NonNegativeLeastSquares(columns, std::vector<double>(rows.size(), 1));
   return {.s_per_flop = fit[0],
           .s_per_flop_per_token = one_size ? fit[0] * kHalfEfficiencyTokens : fit[1],
+          .s_per_attention_flop = options.attention_ratio.has_value() ? fit[0] * *options.attention_ratio : fit[5],
           .s_per_byte = fit[2],
           .s_per_collective_byte = fit[3],
           .fixed_s = fit[4]};
@@ -129,7 +154,8 @@ CostCoefficients SharedFitOf(std::span<const Sample> samples) {
       all.insert(all.end(), rows.begin(), rows.end());
     }
   }
-  return FitOf(all, /*with_fixed=*/false);
+  return FitOf(all,
+               {.attention_ratio = HasSequencesOfTwoLengths(all) ? std::nullopt : std::optional(1 / kAttentionShare)});
 }
 
 bool HasWork(std::span<const Sample> samples, ModelPart part, PartAction action) {
@@ -174,11 +200,15 @@ Calibration CalibrationOf(const ExecutionConfig& basis, std::span<const Sample> 
   Calibration calibration;
   calibration.basis = ConfigAt(basis, 1, 1);
   calibration.shared = SharedFitOf(samples);
+  const CostCoefficients& shared = calibration.shared;
+  const double attention_ratio =
+      shared.s_per_flop > 0 ? shared.s_per_attention_flop / shared.s_per_flop : 1 / kAttentionShare;
   for (const ModelPart part : kModelParts) {
     for (const PartAction action : kPartActions) {
       const std::vector<Row> rows = RowsOf(samples, part, action);
-      calibration.fits.at(part, action) =
-          SizesOf(rows) >= kSizesForOwnFit ? FitOf(rows, /*with_fixed=*/true) : calibration.shared;
+      calibration.fits.at(part, action) = SizesOf(rows) >= kSizesForOwnFit
+                                              ? FitOf(rows, {.attention_ratio = attention_ratio, .with_fixed = true})
+                                              : calibration.shared;
     }
   }
   CorrectAll(samples, calibration);
@@ -235,11 +265,11 @@ PartTable<double> CalibratedSeconds(const Calibration& calibration, const ModelS
   PartTable<double> seconds;
   for (const ModelPart part : kModelParts) {
     for (const PartAction action : kPartActions) {
-      const Features features = FeaturesOf(demands.at(part, action), basis);
+      const Features features = FeaturesOf(demands.at(part, action), model, basis);
       double& here = seconds.at(part, action);
       here = calibration.correction.at(part, action) * FittedSeconds(calibration.fits.at(part, action), features);
       if (other.tensor != basis.tensor && features.any()) {
-        here *= FittedSeconds(calibration.shared, FeaturesOf(other_demands.at(part, action), other)) /
+        here *= FittedSeconds(calibration.shared, FeaturesOf(other_demands.at(part, action), model, other)) /
                 FittedSeconds(calibration.shared, features);
       }
     }
@@ -256,12 +286,13 @@ double RepeatedShare(const Calibration& calibration, const ModelSpec& model, con
   const PartTable<Demand> without = DemandsOf(model, plain);
   const Demand with = DemandsOf(model, config).at(ModelPart::kBlock, PartAction::kInputGrad);
   const Demand base = without.at(ModelPart::kBlock, PartAction::kInputGrad);
-  const Demand repeated{
-      .work = {.flops = with.work.flops - base.work.flops, .bytes = with.work.bytes - base.work.bytes},
-      .collective_bytes = with.collective_bytes - base.collective_bytes};
+  const Demand repeated{.work = {.flops = with.work.flops - base.work.flops,
+                                 .bytes = with.work.bytes - base.work.bytes,
+                                 .attention_flops = with.work.attention_flops - base.work.attention_flops},
+                        .collective_bytes = with.collective_bytes - base.collective_bytes};
   const Demand forward = without.at(ModelPart::kBlock, PartAction::kForward);
-  return FittedSeconds(calibration.shared, FeaturesOf(repeated, plain)) /
-         FittedSeconds(calibration.shared, FeaturesOf(forward, plain));
+  return FittedSeconds(calibration.shared, FeaturesOf(repeated, model, plain)) /
+         FittedSeconds(calibration.shared, FeaturesOf(forward, model, plain));
 }
 
 double Residuals::Mean() const {

@@ -3,18 +3,20 @@
 // The roofline (Williams et al., 2009) bounds a duration by arithmetic and by traffic; here both add up, because
 // operations of both kinds follow one another in a part of the model:
 //
-//   t = flops / F + (flops / tokens) * c + bytes / B + sent / L
+//   t = flops / F + (flops / tokens) * c + attention / A + bytes / B + sent / L
 //
-// F: products of many rows. c: the additional time of products of few rows; flops / tokens is the size of the products'
-// weights (the analytic model's efficiency(tokens) has c = 256 / F). B: memory. L: bytes that tensor-parallel
-// collectives send per rank, where the measured tensor degree is more than 1. 1/F, c, 1/B and 1/L are not negative and
-// minimise the sum of squared relative errors over every action of every part at every observation. Where all
-// observations have the same number of tokens, c cannot be told from 1/F and is 256 / F.
+// F: products with weights, of many rows. c: the additional time of products of few rows; flops / tokens is the size of
+// the weights (the analytic model's efficiency(tokens) has c = 256 / F). A: attention's products, counted as if over
+// long sequences (AttentionShapeShare). B: memory. L: bytes that tensor-parallel collectives send per rank, where the
+// measured tensor degree is more than 1. The inverses and c are not negative and minimise the sum of squared relative
+// errors over every action of every part at every observation. Where all observations have the same number of tokens, c
+// cannot be told from 1/F and is 256 / F; where all have the same sequence length, A cannot, and is kAttentionShare *
+// F.
 //
 // No device follows that rule in every part. So an action of a part that was measured at three different numbers of
-// tokens or more has coefficients of its own, found in the same way, and a fifth, a fixed duration. Each action also
-// has a correction: the geometric mean of measured over fitted. A single observation is therefore exact at its own (b,
-// s). Durations never shrink as b or s grows.
+// tokens or more has coefficients of its own, found in the same way but for F / A, and a fixed duration. Each action
+// also has a correction: the geometric mean of measured over fitted. A single observation is therefore exact at its own
+// (b, s). Durations never shrink as b or s grows.
 //
 // Pure: the same observations give the same bits on every machine.
 #pragma once
@@ -39,6 +41,7 @@ struct Observation {
 struct CostCoefficients {
   double s_per_flop = 0;             // 1/F
   double s_per_flop_per_token = 0;   // c
+  double s_per_attention_flop = 0;   // 1/A
   double s_per_byte = 0;             // 1/B
   double s_per_collective_byte = 0;  // 1/L, per byte that a rank sends
   double fixed_s = 0;

@@ -63,6 +63,11 @@ absl::Status ValidateSite(const SiteSpec& site) {
     return absl::InvalidArgumentError(fmt::format(
         "site \"{}\": device.efficiency is {}; it must be above 0 and at most 1", site.name, device.efficiency));
   }
+  const double attention = device.attention_efficiency.value_or(1);
+  if (!(attention > 0 && attention <= 1)) {
+    return absl::InvalidArgumentError(fmt::format(
+        "site \"{}\": device.attention_efficiency is {}; it must be above 0 and at most 1", site.name, attention));
+  }
   const NetworkSpec& network = site.network;
   // The limit is a link's: the largest message still has a duration in int64_t nanoseconds.
   if (network.given() && !(std::isfinite(network.bandwidth_bytes_per_s) && network.bandwidth_bytes_per_s >= 1)) {

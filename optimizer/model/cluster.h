@@ -35,8 +35,11 @@ struct DeviceSpec {
   double intra_node_bandwidth_bytes_per_s = 0;  // per direction, for tensor-parallel collectives
   double host_bandwidth_bytes_per_s = 0;        // to and from the host's memory, per direction
   double efficiency = 0.5;                      // share of peak_flops that large products reach
-  std::optional<Attention> attention = {};      // not given: blocked
-  std::optional<Roofline> roofline = {};        // not given: block
+  // Share of peak_flops that attention's products reach over long sequences. Not given: a part of `efficiency`
+  // (AttentionEfficiency in cost_model.h).
+  std::optional<double> attention_efficiency = {};
+  std::optional<Attention> attention = {};  // not given: blocked
+  std::optional<Roofline> roofline = {};    // not given: block
   // Part of the memory that no plan may use: driver, kernels, communication library, fragmentation. Not given: none.
   std::optional<int64_t> reserve_bytes = {};
 

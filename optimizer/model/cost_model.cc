@@ -27,8 +27,9 @@ absl::Status RequireFigure(const SiteSpec& site, std::string_view key, double va
                   site.name, key, value));
 }
 
-absl::StatusOr<int64_t> PartNs(const Demand& demand, const ExecutionConfig& config, const SiteSpec& site) {
-  double seconds = RooflineSeconds(demand.work, site.device, config.tokens());
+absl::StatusOr<int64_t> PartNs(const ModelSpec& model, const Demand& demand, const ExecutionConfig& config,
+                               const SiteSpec& site) {
+  double seconds = RooflineSeconds(demand.work, site.device, ProductShape::Of(model, config));
   seconds += AllReduceSeconds(demand.collective_bytes, config.tensor, site.device.intra_node_bandwidth_bytes_per_s);
   if (!(seconds < kLongestPartSeconds)) {
     return absl::InvalidArgumentError(
@@ -85,16 +86,29 @@ double Efficiency(const DeviceSpec& device, int64_t tokens) {
   return device.efficiency * rows / (rows + (by_operation ? kHalfEfficiencyTokensOfOperation : kHalfEfficiencyTokens));
 }
 
-double RooflineSeconds(const Work& work, const DeviceSpec& device, int64_t tokens) {
-  const auto seconds = [&](int64_t flops, int64_t bytes) {
-    return std::max(static_cast<double>(flops) / (device.peak_flops * Efficiency(device, tokens)),
-                    static_cast<double>(bytes) / device.memory_bandwidth_bytes_per_s);
-  };
+double AttentionShapeShare(const ProductShape& shape) {
+  const auto share = [](double size, double half) { return size / (size + half); };
+  const auto head = static_cast<double>(std::min(shape.head_dim, kFullHead));
+  return share(static_cast<double>(shape.sequence_length), kHalfEfficiencyKeys) * share(head, kHalfEfficiencyHead) /
+         share(kFullHead, kHalfEfficiencyHead);
+}
+
+double AttentionEfficiency(const DeviceSpec& device, const ProductShape& shape) {
+  return device.attention_efficiency.value_or(kAttentionShare * device.efficiency) * AttentionShapeShare(shape);
+}
+
+double RooflineSeconds(const Work& work, const DeviceSpec& device, const ProductShape& shape) {
+  const double product_s =
+      static_cast<double>(work.flops - work.attention_flops) / (device.peak_flops * Efficiency(device, shape.tokens));
+  const double attention_s = work.attention_flops == 0 ? 0
+                                                       : static_cast<double>(work.attention_flops) /
+                                                             (device.peak_flops * AttentionEfficiency(device, shape));
+  const auto moved_s = [&](int64_t bytes) { return static_cast<double>(bytes) / device.memory_bandwidth_bytes_per_s; };
   if (device.roofline != Roofline::kOperation) {
-    return seconds(work.flops, work.bytes);
+    return std::max(product_s + attention_s, moved_s(work.bytes));
   }
-  return seconds(work.flops - work.attention_flops, work.bytes - work.attention_bytes - work.streamed_bytes) +
-         seconds(work.attention_flops, work.attention_bytes) + seconds(0, work.streamed_bytes);
+  return std::max(product_s, moved_s(work.bytes - work.attention_bytes - work.streamed_bytes)) +
+         std::max(attention_s, moved_s(work.attention_bytes)) + moved_s(work.streamed_bytes);
 }
 
 double AllReduceSeconds(int64_t bytes, int64_t ranks, double bandwidth_bytes_per_s) {
@@ -152,7 +166,7 @@ absl::StatusOr<ModelCosts> AnalyticCosts(const ModelSpec& model, const Execution
   ModelCosts costs;
   for (const ModelPart part : kModelParts) {
     for (const PartAction action : kPartActions) {
-      GP_ASSIGN_OR_RETURN(costs.at(part, action), PartNs(demands.at(part, action), config, site));
+      GP_ASSIGN_OR_RETURN(costs.at(part, action), PartNs(model, demands.at(part, action), config, site));
     }
   }
   const double update_bytes =

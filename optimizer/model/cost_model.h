@@ -31,10 +31,40 @@ inline constexpr double kHalfEfficiencyTokensOfOperation = 64;
 // operation, because small products cannot fill the device.
 double Efficiency(const DeviceSpec& device, int64_t tokens);
 
-// Roofline (Williams et al., 2009): max(FLOPs / (peak * efficiency(b*s)), bytes / memory bandwidth): of all the work at
-// once, or, by device.roofline, of products with weights, of attention, and of the other bytes, one after the other.
-// REQUIRES: peak_flops and memory_bandwidth positive.
-double RooflineSeconds(const Work& work, const DeviceSpec& device, int64_t tokens);
+// Share of device.efficiency that attention's products reach where the device does not say: 0.42 of A100s and 0.31 of
+// H100s in the runs that llm-foundry publishes (docs/published.md). Newer kernels reach more: FlashAttention 25 to 40 %
+// of an A100's peak, FlashAttention-2 50 to 73 % of it and 35 % of an H100's, FlashAttention-3 57 to 62 % (arXiv
+// 2307.08691 and 2407.08608).
+inline constexpr double kAttentionShare = 0.35;
+
+// Keys at which attention reaches half of what it does over long sequences, and size of heads at which it reaches half
+// of its greatest; kFullHead and more do not gain. Of FlashAttention-2, -3 and cuDNN on an H100, causal, over 512 to
+// 16,384 tokens and heads of 64, 128 and 256 (arXiv 2407.08608, figures 5 and 6).
+inline constexpr double kHalfEfficiencyKeys = 256;
+inline constexpr double kHalfEfficiencyHead = 32;
+inline constexpr int64_t kFullHead = 128;
+
+// Shape of the products of a part of the model.
+struct ProductShape {
+  int64_t tokens = 0;  // rows
+  int64_t sequence_length = 0;
+  int64_t head_dim = 0;
+
+  static ProductShape Of(const ModelSpec& model, const ExecutionConfig& config) {
+    return {config.tokens(), config.sequence_length, model.head_dim()};
+  }
+};
+
+// Part of its efficiency that attention reaches over such sequences and heads.
+double AttentionShapeShare(const ProductShape& shape);
+
+// Share of peak_flops that attention's products reach.
+double AttentionEfficiency(const DeviceSpec& device, const ProductShape& shape);
+
+// Roofline (Williams et al., 2009): max(FLOPs / (peak * efficiency), bytes / memory bandwidth), attention's FLOPs at
+// its own efficiency: of all the work at once, or, by device.roofline, of products with weights, of attention, and of
+// the other bytes, one after the other. REQUIRES: peak_flops and memory_bandwidth positive.
+double RooflineSeconds(const Work& work, const DeviceSpec& device, const ProductShape& shape);
 
 // Duration of a part from which on it is an error.
 inline constexpr double kLongestPartSeconds = 1e6;

@@ -20,7 +20,8 @@ bool HasFigures(const DeviceSpec& device) { return device.peak_flops > 0 && devi
 
 bool SameFigures(const DeviceSpec& a, const DeviceSpec& b) {
   return a.peak_flops == b.peak_flops && a.memory_bandwidth_bytes_per_s == b.memory_bandwidth_bytes_per_s &&
-         a.intra_node_bandwidth_bytes_per_s == b.intra_node_bandwidth_bytes_per_s && a.efficiency == b.efficiency;
+         a.intra_node_bandwidth_bytes_per_s == b.intra_node_bandwidth_bytes_per_s && a.efficiency == b.efficiency &&
+         a.attention_efficiency == b.attention_efficiency;
 }
 
 // True unless the kind is the default, which a topology that names none gets.

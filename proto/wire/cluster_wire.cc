@@ -15,9 +15,11 @@ void Fields(Archive& archive, typename Archive::template Of<DeviceSpec>& device)
   archive("memory_bandwidth_bytes_per_s", device.memory_bandwidth_bytes_per_s, wire::Finite(0));
   archive("intra_node_bandwidth_bytes_per_s", device.intra_node_bandwidth_bytes_per_s, wire::Finite(0));
   archive("host_bandwidth_bytes_per_s", device.host_bandwidth_bytes_per_s, wire::Finite(0));
-  archive("efficiency", device.efficiency, [](std::string_view field, double value) {
+  const auto is_share = [](std::string_view field, double value) {
     return value > 0 && value <= 1 ? absl::OkStatus() : wire::FieldError(field, value, "above 0 and at most 1");
-  });
+  };
+  archive("efficiency", device.efficiency, is_share);
+  archive("attention_efficiency", device.attention_efficiency, is_share);
   archive("attention", device.attention);
   archive("roofline", device.roofline);
   archive("reserve_bytes", device.reserve_bytes, wire::Range(0, wire::kMaxBytes));

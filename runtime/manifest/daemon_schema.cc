@@ -51,12 +51,14 @@ const Schema<DeviceSpec>& DeviceSchema() {
           .Key("host_bandwidth", BandwidthValue(), &D::host_bandwidth_bytes_per_s,
                "To and from the host's memory, per direction; for parallelism.offload.")
           .Key("efficiency", ShareValue(), &D::efficiency, "Share of peak_flops that large products reach.")
+          .Key("attention_efficiency", OptionalValue("auto", ShareValue()), &D::attention_efficiency,
+               "The same of attention's products, over long sequences. auto: 0.35 of efficiency.")
           .Key("attention",
                OptionalValue("auto",
                              ChoiceValue<Attention>({{"dense", Attention::kDense}, {"blocked", Attention::kBlocked}})),
                &D::attention,
-               "dense keeps the scores of all pairs; blocked keeps none and does the causal half, as GPUs do. "
-               "auto: dense, or blocked in a topology unless kind is cpu.")
+               "blocked keeps no scores and does the causal half, as all backends do; dense keeps those of all pairs, "
+               "as frameworks did before FlashAttention. auto: blocked.")
           .Key("roofline",
                OptionalValue("auto",
                              ChoiceValue<Roofline>({{"block", Roofline::kBlock}, {"operation", Roofline::kOperation}})),

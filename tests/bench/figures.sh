@@ -133,7 +133,8 @@ published() {
   awk -v part="$1" '/^\|/ { if (!inside) { ++table; inside = 1 } if (table == part) print; next } { inside = 0 }' "$work/published.txt"
 }
 figure_published_megatron() { published 1; }
-figure_published_llama() { published 2; }
+figure_published_foundry() { published 2; }
+figure_published_llama() { published 3; }
 
 # ---- README.md: measured ----
 measured_overlap() {

@@ -63,6 +63,9 @@ std::string FiguresOf(const DeviceSpec& device) {
   if (device.host_bandwidth_bytes_per_s > 0) {
     text += fmt::format(", host_bandwidth: {}", FormatBandwidth(device.host_bandwidth_bytes_per_s));
   }
+  if (device.attention_efficiency.has_value()) {
+    text += fmt::format(", attention_efficiency: {}", *device.attention_efficiency);
+  }
   if (device.attention.has_value()) {
     text += fmt::format(", attention: {}", device.attention == Attention::kBlocked ? "blocked" : "dense");
   }

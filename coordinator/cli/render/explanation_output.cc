@@ -106,7 +106,7 @@ std::string_view TimeText(TimePart part) {
     case TimePart::kIdleDevices:
       return "devices that the plan leaves idle";
     case TimePart::kBelowEfficiency:
-      return "below stated efficiency: small products, memory traffic, elementwise work";
+      return "below stated efficiency: attention, small products, memory traffic, elementwise work";
     case TimePart::kTensor:
       return "tensor-parallel collectives";
     case TimePart::kRecomputation:

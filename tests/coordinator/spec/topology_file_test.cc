@@ -30,7 +30,7 @@ TEST_CASE("A topology is read in base units") {
                                           {"b",
                                            1,
                                            1,
-                                           {"x", 80'000'000'000, 0, 0, 50e9, 0, 0.4, Attention::kBlocked,
+                                           {"x", 80'000'000'000, 0, 0, 50e9, 0, 0.4, std::nullopt, Attention::kBlocked,
                                             Roofline::kOperation, reserve_bytes}}},
                                 .links = {{"b", "a", 5'000'000, 50e9}}});
 }
@@ -76,7 +76,7 @@ TEST_CASE("A device may be named, and what is written beside its name overrides 
   };
   const DeviceSpec h100 = device(
       "{kind: h100-sxm-80gb, memory: 80GB, peak_flops: 989e12, memory_bandwidth: 3.35TB/s, intra_node_bandwidth: "
-      "450GB/s, host_bandwidth: 64GB/s}");
+      "450GB/s, host_bandwidth: 64GB/s, attention_efficiency: 0.19}");
   CHECK(device("h100-sxm-80gb") == h100);
   CHECK(device("{preset: h100-sxm-80gb}") == h100);
   DeviceSpec own = h100;
@@ -94,6 +94,7 @@ TEST_CASE("A device may be named, and what is written beside its name overrides 
     CHECK(spelled_out.memory_bandwidth_bytes_per_s == preset.memory_bandwidth_bytes_per_s);
     CHECK(spelled_out.intra_node_bandwidth_bytes_per_s == preset.intra_node_bandwidth_bytes_per_s);
     CHECK(spelled_out.host_bandwidth_bytes_per_s == preset.host_bandwidth_bytes_per_s);
+    CHECK(spelled_out.attention_efficiency.value_or(0) == preset.attention_efficiency);
     CHECK(spelled_out.attention == Attention::kBlocked);
   }
   const std::string known = DevicePresetNames();

@@ -44,6 +44,9 @@ class Draw {
     device.intra_node_bandwidth_bytes_per_s = FigureOrNone(1e3, 1e13);
     device.host_bandwidth_bytes_per_s = FigureOrNone(1e3, 1e13);
     device.efficiency = Figure(0.01, 1);
+    if (Chance()) {
+      device.attention_efficiency = Figure(0.01, 1);
+    }
     // Only a processor may be without these: a file fills them in for every other kind.
     const bool is_host = device.kind == kHostDevice;
     if (!is_host || Chance()) {
@@ -133,6 +136,7 @@ TEST_CASE("what is not known stands as a comment with what to add, and can be ha
       "      # intra_node_bandwidth: 450GB/s   not known; needed for tensor and data above 1\n"
       "      # host_bandwidth: 64GB/s   not known; needed for parallelism.offload\n"
       "      efficiency: 0.5\n"
+      "      attention_efficiency: auto\n"
       "      attention: auto\n"
       "      roofline: auto\n"
       "      reserve: auto\n";

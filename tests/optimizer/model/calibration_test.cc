@@ -37,8 +37,8 @@ void CheckNonNegative(const Calibration& calibration) {
     }
   }
   for (const CostCoefficients& fit : fits) {
-    for (const double coefficient :
-         {fit.s_per_flop, fit.s_per_flop_per_token, fit.s_per_byte, fit.s_per_collective_byte, fit.fixed_s}) {
+    for (const double coefficient : {fit.s_per_flop, fit.s_per_flop_per_token, fit.s_per_attention_flop, fit.s_per_byte,
+                                     fit.s_per_collective_byte, fit.fixed_s}) {
       CHECK(std::isfinite(coefficient));
       CHECK(coefficient >= 0);
     }
@@ -50,6 +50,8 @@ TEST_CASE("a device that follows the formula is recovered, also where it was not
   const Calibration calibration = CalibrateAll(Observed(device));
   CHECK(calibration.shared.s_per_flop == Approx(1 / device.flops_per_s).epsilon(1e-6));
   CHECK(calibration.shared.s_per_flop_per_token == Approx(device.s_per_flop_per_token).epsilon(1e-6));
+  CHECK(calibration.shared.s_per_attention_flop ==
+        Approx(1 / (device.attention_share * device.flops_per_s)).epsilon(1e-6));
   CHECK(calibration.shared.s_per_byte == Approx(1 / device.bytes_per_s).epsilon(1e-6));
   CHECK(calibration.shared.s_per_collective_byte == 0);
   CHECK(calibration.adamw_ns_per_parameter == 7);
@@ -135,6 +137,23 @@ TEST_CASE("one observation of a device with the analytic model's efficiency reco
             Approx(device.Seconds(ConfigOf(8, 512), part, action)).epsilon(1e-5));
     }
   }
+}
+
+TEST_CASE("two lengths of sequence show how fast attention is, one does not") {
+  SyntheticDevice device;
+  device.attention_share = 0.2;
+  const Calibration two = CalibrateAll(Observed(device, {{4, 128}, {1, 1024}}));
+  CHECK(two.shared.s_per_attention_flop == Approx(1 / (0.2 * device.flops_per_s)).epsilon(1e-5));
+  CHECK(CalibratedSeconds(two, SmallModel(), ConfigOf(1, 4096)).at(ModelPart::kBlock, PartAction::kForward) ==
+        Approx(device.Seconds(ConfigOf(1, 4096), ModelPart::kBlock, PartAction::kForward)).epsilon(1e-4));
+  const Calibration one = CalibrateAll(Observed(device, {{1, 256}, {2, 256}}));
+  CHECK(one.shared.s_per_attention_flop == Approx(one.shared.s_per_flop / kAttentionShare).epsilon(1e-12));
+  // Three numbers of tokens: each action has coefficients of its own, with the ratio that all of them show.
+  const Calibration own = CalibrateAll(Observed(device));
+  const CostCoefficients& forward = own.fits.at(ModelPart::kBlock, PartAction::kForward);
+  CHECK(forward.s_per_attention_flop == Approx(forward.s_per_flop / 0.2).epsilon(1e-4));
+  CHECK(CalibratedSeconds(own, SmallModel(), ConfigOf(1, 4096)).at(ModelPart::kBlock, PartAction::kInputGrad) ==
+        Approx(device.Seconds(ConfigOf(1, 4096), ModelPart::kBlock, PartAction::kInputGrad)).epsilon(1e-4));
 }
 
 TEST_CASE("one observation is exact at its own point and grows like the analytic model") {

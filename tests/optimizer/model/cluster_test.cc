@@ -45,6 +45,8 @@ TEST_CASE("a cluster that contradicts itself is refused by name and rule") {
        "site \"a\": device.peak_flops is nan; it must be finite and not negative"},
       {[](ClusterSpec& c) { c.sites[0].device.efficiency = 1.5; },
        "site \"a\": device.efficiency is 1.5; it must be above 0 and at most 1"},
+      {[](ClusterSpec& c) { c.sites[0].device.attention_efficiency = 0; },
+       "site \"a\": device.attention_efficiency is 0; it must be above 0 and at most 1"},
       {[](ClusterSpec& c) { c.links[0].site_b = "nowhere"; },
        "link between \"a\" and \"nowhere\": there is no site \"nowhere\""},
       {[](ClusterSpec& c) { c.links[0].site_b = c.links[0].site_a; },

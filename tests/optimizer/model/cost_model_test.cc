@@ -36,10 +36,37 @@ TEST_CASE("roofline: the slower of arithmetic and traffic") {
   const DeviceSpec device = Site().device;
   // 4096 tokens: efficiency 0.5 * 4096 / 4352.
   CHECK(Efficiency(device, 4096) == Approx(0.5 * 4096 / 4352).epsilon(1e-12));
-  CHECK(RooflineSeconds({.flops = 320'000'000'000, .bytes = 0}, device, 4096) ==
+  const ProductShape shape{4096, 4096, 128};
+  CHECK(RooflineSeconds({.flops = 320'000'000'000, .bytes = 0}, device, shape) ==
         Approx(1e-3 / (0.5 * 4096 / 4352)).epsilon(1e-12));
-  CHECK(RooflineSeconds({.flops = 1, .bytes = 1'600'000'000}, device, 4096) == Approx(1e-3).epsilon(1e-12));
+  CHECK(RooflineSeconds({.flops = 1, .bytes = 1'600'000'000}, device, shape) == Approx(1e-3).epsilon(1e-12));
   CHECK(Efficiency(device, 128) < Efficiency(device, 256));
+}
+
+TEST_CASE("attention's products have an efficiency of their own, of the device or as part of the others'") {
+  DeviceSpec device = Site().device;
+  CHECK(AttentionEfficiency(device, {4096, 4096, 128}) == Approx(0.35 * 0.5 * 4096 / 4352).epsilon(1e-12));
+  CHECK(AttentionEfficiency(device, {1024, 256, 128}) == Approx(0.35 * 0.5 / 2).epsilon(1e-12));
+  CHECK(AttentionEfficiency(device, {1024, 256, 256}) == AttentionEfficiency(device, {512, 256, 128}));
+  // Heads of 64: two thirds of 64 against four fifths of 128.
+  CHECK(AttentionShapeShare({1024, 256, 64}) == Approx(0.5 * (2.0 / 3) / 0.8).epsilon(1e-12));
+  device.attention_efficiency = 0.3;
+  CHECK(AttentionEfficiency(device, {1024, 256, 128}) == Approx(0.15).epsilon(1e-12));
+
+  const ProductShape shape{4096, 4096, 128};
+  const Work products{.flops = 320'000'000'000, .bytes = 0};
+  const Work attention{.flops = 320'000'000'000, .bytes = 0, .attention_flops = 320'000'000'000};
+  const Work traffic{.flops = 0, .bytes = 1'600'000'000, .streamed_bytes = 1'600'000'000};
+  Work all = products;
+  all += attention;
+  all += traffic;
+  const double products_s = RooflineSeconds(products, device, shape);
+  const double attention_s = RooflineSeconds(attention, device, shape);
+  CHECK(attention_s == Approx(1e-3 / (0.3 * 4096 / 4352)).epsilon(1e-12));
+  CHECK(RooflineSeconds(all, device, shape) == Approx(products_s + attention_s).epsilon(1e-12));
+  device.roofline = Roofline::kOperation;
+  const double sum_s = RooflineSeconds(products, device, shape) + attention_s + 1e-3;
+  CHECK(RooflineSeconds(all, device, shape) == Approx(sum_s).epsilon(1e-12));
 }
 
 TEST_CASE("a ring all-reduce moves 2(t-1)/t of the bytes") {
@@ -67,10 +94,10 @@ TEST_CASE("a block is roofline plus two all-reduces of b*s*h each way") {
   const PartWork work = BlockWork(model, Config(8));
   // 2 all-reduces of 4096 * 5120 * 2 bytes over 8 ranks at 200 GB/s.
   const double collectives = 2 * 2 * (7.0 / 8) * 41'943'040 / 200e9;
-  const double forward = RooflineSeconds(work.forward, Site().device, 4096) + collectives;
+  const double forward = RooflineSeconds(work.forward, Site().device, {4096, 4096, 128}) + collectives;
   CHECK(std::abs(static_cast<double>(costs.block.forward_ns) - forward * 1e9) <= 0.5);
   // W gathers both inputs again: half an all-reduce each.
-  const double weight_grad = RooflineSeconds(work.weight_grad, Site().device, 4096) + collectives / 2;
+  const double weight_grad = RooflineSeconds(work.weight_grad, Site().device, {4096, 4096, 128}) + collectives / 2;
   CHECK(std::abs(static_cast<double>(costs.block.weight_grad_ns) - weight_grad * 1e9) <= 0.5);
   CHECK(costs.adamw_ns_per_parameter == Approx(30 / 1.6e12 * 1e9).epsilon(1e-12));
 }

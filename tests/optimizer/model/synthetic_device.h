@@ -27,6 +27,7 @@ inline ExecutionConfig ConfigOf(int64_t b, int64_t s, int64_t tensor = 1) {
 
 struct SyntheticDevice {
   double flops_per_s = 2e9;
+  double attention_share = kAttentionShare;  // of flops_per_s, over long sequences
   double s_per_flop_per_token = 4e-8;
   double bytes_per_s = 2e8;
   double collective_bytes_per_s = 1e8;
@@ -45,10 +46,12 @@ struct SyntheticDevice {
 
   double Seconds(const ExecutionConfig& config, ModelPart part, PartAction action) const {
     const Demand demand = DemandsOf(SmallModel(), config).at(part, action);
-    const auto flops = static_cast<double>(demand.work.flops);
+    const auto attention =
+        static_cast<double>(demand.work.attention_flops) / AttentionShapeShare(ProductShape::Of(SmallModel(), config));
+    const auto flops = static_cast<double>(demand.work.flops - demand.work.attention_flops);
     return factor.at(part, action) *
            (flops / flops_per_s + flops / static_cast<double>(config.tokens()) * s_per_flop_per_token +
-            static_cast<double>(demand.work.bytes) / bytes_per_s +
+            attention / (flops_per_s * attention_share) + static_cast<double>(demand.work.bytes) / bytes_per_s +
             AllReduceSeconds(demand.collective_bytes, config.tensor, collective_bytes_per_s));
   }
 
