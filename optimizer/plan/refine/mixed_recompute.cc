@@ -16,6 +16,7 @@
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/evaluation/prediction.h"
 #include "optimizer/plan/refine/grid_search.h"
+#include "optimizer/plan/refine/retime.h"
 #include "optimizer/plan/refine/rule_plan.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/plan_space.h"
@@ -157,6 +158,8 @@ class Mixer {
     if (plan.SameRecompute().has_value() || !tried_.insert(modes).second) {
       return false;
     }
+    const int64_t before_ns = best_ns_;
+    GP_RETURN_IF_ERROR(TryAsItIs(plan));
     if (plan.StagesPerRank() > 1) {
       const std::vector<LayerRange> layers = SplitLayers(pinned_.job.model, plan.grid.pipeline);
       plan.stages.clear();
@@ -166,7 +169,6 @@ class Mixer {
       plan.delta_n.assign(plan.Crossings().size(), 0);
     }
     const ScheduleKind kind = pinned_.job.search.schedule;
-    const int64_t before_ns = best_ns_;
     if (kind == ScheduleKind::kAuto || RowOf(kind).searched) {
       GP_RETURN_IF_ERROR(TryGenomes(plan));
     }
@@ -180,6 +182,17 @@ class Mixer {
       }
     }
     return best_ns_ < before_ns;
+  }
+
+  // The mix with the best plan's layers and schedule, which the searches below need not come upon.
+  absl::Status TryAsItIs(const Plan& plan) {
+    GP_ASSIGN_OR_RETURN(RefinedPlan timed, Retime(pinned_, source_, plan, schedule_));
+    Refinement made{.better = {}, .evaluations = 1, .stopped_early = false, .rejected = {}};
+    if (timed.prediction.fits) {
+      made.better = std::move(timed);
+    }
+    Take(std::move(made));
+    return absl::OkStatus();
   }
 
   absl::Status TryGenomes(const Plan& placement) {

@@ -6,6 +6,7 @@
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/evaluation/prediction.h"
+#include "optimizer/plan/refine/grid_search.h"
 #include "optimizer/plan/space/shapes.h"
 #include "optimizer/schedule/lowering.h"
 

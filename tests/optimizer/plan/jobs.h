@@ -22,8 +22,7 @@ inline ClusterSpec ThreeRegions(int64_t memory_bytes = 64 * kGiB) {
                           .peak_flops = 320e12,
                           .memory_bandwidth_bytes_per_s = 1.6e12,
                           .intra_node_bandwidth_bytes_per_s = 196e9,
-                          .efficiency = 0.5,
-                          .attention = Attention::kDense};
+                          .efficiency = 0.5};
   ClusterSpec cluster;
   cluster.sites = {{"north", 3, 8, device}, {"east", 2, 8, device}, {"west", 3, 8, device}};
   cluster.links = {{"north", "east", 5 * kMillisecond, 50e9}, {"east", "west", 8 * kMillisecond, 50e9}};
@@ -43,7 +42,7 @@ inline ClusterSpec RegionsOfGroups() {
     slow.name = name + "/slow";
     slow.nodes = 1;
     slow.devices_per_node = 4;
-    slow.device.peak_flops /= 2;
+    slow.device.peak_flops *= 0.7;
     cluster.sites.push_back(fast);
     cluster.sites.push_back(slow);
   }
@@ -61,7 +60,6 @@ inline JobSpec Llama13bJob() {
   job.training.iterations = 1000;
   job.training.tokens_per_iteration = 1 << 20;
   job.precision = Precision::kBf16;
-  job.attention = Attention::kDense;  // as ThreeRegions has it
   job.parallelism.tensor = 8;
   job.parallelism.data = 1;
   job.parallelism.pipeline = 8;

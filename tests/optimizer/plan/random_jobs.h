@@ -23,8 +23,15 @@ inline DeviceSpec RandomDevice(Prng& prng) {
           .peak_flops = 1e12 * static_cast<double>(prng.Between(80, 160)),
           .memory_bandwidth_bytes_per_s = 1e12,
           .intra_node_bandwidth_bytes_per_s = 1e11,
-          .efficiency = 0.5,
-          .attention = Attention::kDense};
+          .efficiency = 0.5};
+}
+
+// One kind of attention for all devices, as a job has one.
+inline void DrawAttention(Prng& prng, ClusterSpec& cluster) {
+  const Attention attention = prng.Chance(1, 4) ? Attention::kDense : Attention::kBlocked;
+  for (SiteSpec& site : cluster.sites) {
+    site.device.attention = attention;
+  }
 }
 
 // A chain of 3 to 5 sites with unequal devices, links and memory; at most 64 micro-batches; a search space of 2,000 to
@@ -71,6 +78,7 @@ inline PlanRequest RandomRequest(Prng& prng) {
                                        1e9 * static_cast<double>(prng.Between(1, 40))});
     }
   }
+  DrawAttention(prng, request.cluster);
   return request;
 }
 
@@ -107,6 +115,7 @@ inline PlanRequest RandomLayeredRequest(Prng& prng) {
     }
     job.placement.sites.push_back(name);
   }
+  DrawAttention(prng, request.cluster);
   job.parallelism.pipeline = stages;
   job.model.num_hidden_layers = stages + prng.Between(1, 8);
   return request;
@@ -212,6 +221,7 @@ inline PlanRequest RandomClusterRequest(Prng& prng, int64_t max_sites = 4) {
   }
   AddLinks(prng, request.cluster);
   AddGroups(prng, request.cluster);
+  DrawAttention(prng, request.cluster);
   return request;
 }
 

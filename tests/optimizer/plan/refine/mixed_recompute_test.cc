@@ -4,7 +4,10 @@
 #include <catch2/catch.hpp>
 #include <functional>
 #include <string>
+#include <utility>
 
+#include "optimizer/model/cost_source.h"
+#include "optimizer/plan/refine/retime.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/schedule/validate.h"
 #include "optimizer/simulator/simulator.h"
@@ -27,7 +30,7 @@ PlanRequest ScarceRequest(int64_t memory_bytes) {
 }
 
 TEST_CASE("where memory binds ranks recompute differently, and that takes less than any mode for all") {
-  PlanRequest request = ScarceRequest(6 * test::kGiB);
+  PlanRequest request = ScarceRequest(5 * test::kGiB);
   const PlanResult mixed = MakePlan(request).value();
   INFO(RecomputeText(mixed.plan));
   CHECK(!mixed.plan.SameRecompute().has_value());
@@ -56,9 +59,12 @@ TEST_CASE("with enough memory all ranks recompute nothing") {
 }
 
 TEST_CASE("kinds of schedule that the job names are mixed too") {
-  for (const ScheduleKind kind : {ScheduleKind::kOneFOneB, ScheduleKind::kZbH1, ScheduleKind::kZbH2}) {
-    PlanRequest request = ScarceRequest(8 * test::kGiB);
+  // Tenths of a GiB, in which some ranks have room for more than others.
+  for (const auto& [kind, tenths] : {std::pair(ScheduleKind::kOneFOneB, 44), std::pair(ScheduleKind::kZbH1, 46),
+                                     std::pair(ScheduleKind::kZbH2, 46)}) {
+    PlanRequest request = ScarceRequest(tenths * test::kGiB / 10);
     request.job.search.schedule = kind;
+    INFO(ScheduleKindName(kind));
     const PlanResult open = MakePlan(request).value();
     CHECK(open.plan.schedule == kind);
     CHECK(!open.plan.SameRecompute().has_value());
@@ -66,6 +72,26 @@ TEST_CASE("kinds of schedule that the job names are mixed too") {
       request.job.parallelism.recompute = mode;
       const auto fixed = MakePlan(request);
       CHECK((!fixed.ok() || fixed->prediction.iteration_ns > open.prediction.iteration_ns));
+    }
+  }
+}
+
+TEST_CASE("no rank alone could recompute in another way, with the same layers and schedule, for a shorter iteration") {
+  for (const int64_t tenths : {44, 46, 48, 50}) {  // of a GiB
+    PlanRequest request = ScarceRequest(tenths * test::kGiB / 10);
+    request.job.search.schedule = ScheduleKind::kGeoPipe;
+    const PlanResult planned = MakePlan(request).value();
+    const CostSource source(request.job, request.cluster, nullptr);
+    const int64_t iteration_ns = planned.prediction.iteration_ns;
+    for (size_t rank = 0; rank < planned.plan.pipeline_ranks.size(); ++rank) {
+      for (const Recompute mode : {Recompute::kNone, Recompute::kSelective, Recompute::kFull}) {
+        Plan plan = planned.plan;
+        plan.pipeline_ranks[rank].recompute = mode;
+        const RefinedPlan changed = Retime(request, source, plan, planned.schedule).value();
+        INFO(tenths << ", rank " << rank << ", " << RecomputeText(planned.plan) << "; " << RecomputeText(plan));
+        CHECK((!changed.prediction.fits ||
+               changed.prediction.prediction.iteration_ns > iteration_ns - iteration_ns / 1'000));
+      }
     }
   }
 }

@@ -24,10 +24,10 @@ TEST_CASE("4.5 GiB devices cannot hold a 13B stage without recomputation: stage,
   request.job.parallelism.recompute = Recompute::kNone;
   const std::string message = Refusal(request);
   INFO(message);
-  CHECK_THAT(message, Catch::StartsWith("the job does not fit: pipeline rank 0 on site \"north\" needs 6."));
+  CHECK_THAT(message, Catch::StartsWith("the job does not fit: pipeline rank 0 on site \"north\" needs 5."));
   CHECK_THAT(message, Contains(" GiB per device of 4.50 GiB even at micro_batch_size 1, sequence_length 2048, "
                                "delta_n [0,0], recompute none (model states 3.67 GiB, 8 micro-batches in flight of"));
-  CHECK_THAT(message, Contains("any of these would relax it: devices with at least 7 GiB;"));
+  CHECK_THAT(message, Contains("any of these would relax it: devices with at least 6 GiB;"));
   CHECK_THAT(message, Contains("parallelism.recompute full"));
 }
 
@@ -61,9 +61,9 @@ TEST_CASE("every remedy that is named works, and one less does not") {
   request.job.parallelism.recompute = Recompute::kNone;
   Refusal(request);
   PlanRequest changed = request;
-  changed.cluster = test::ThreeRegions(7 * test::kGiB);
-  CHECK(MakePlan(changed).ok());
   changed.cluster = test::ThreeRegions(6 * test::kGiB);
+  CHECK(MakePlan(changed).ok());
+  changed.cluster = test::ThreeRegions(5 * test::kGiB);
   CHECK_FALSE(MakePlan(changed).ok());
   changed = request;
   changed.job.parallelism.recompute = Recompute::kFull;
@@ -73,7 +73,7 @@ TEST_CASE("every remedy that is named works, and one less does not") {
 TEST_CASE("recompute auto takes the cheapest mode that fits") {
   PlanRequest request = test::PaperRequest();
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kNone);
-  request.cluster = test::ThreeRegions(6 * test::kGiB);
+  request.cluster = test::ThreeRegions(26 * test::kGiB / 5);
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kSelective);
   request.cluster = test::ThreeRegions(9 * test::kGiB / 2);
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kFull);
@@ -118,13 +118,13 @@ TEST_CASE("the fp32 job is told of bf16, the fixed ΔN of a smaller one, the lar
   request.job.parallelism.recompute = Recompute::kNone;
   request.job.search.micro_batch_size = {4};
   request.job.search.sequence_length = {4096};
-  request.cluster = test::ThreeRegions(50 * test::kGiB);
+  request.cluster = test::ThreeRegions(20 * test::kGiB);
   request.fixed_delta_n = {8};
   request.job.search.schedule = ScheduleKind::kGeoPipe;
   CHECK_THAT(Refusal(request), Contains("a smaller delta_n") && Contains("search.micro_batch_size 1"));
   request.fixed_delta_n.clear();
   request.job.precision = Precision::kFp32;
-  request.cluster = test::ThreeRegions(60 * test::kGiB);
+  request.cluster = test::ThreeRegions(25 * test::kGiB);
   CHECK_THAT(Refusal(request), Contains("precision bf16"));
 }
 

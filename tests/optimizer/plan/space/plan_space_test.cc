@@ -146,7 +146,7 @@ TEST_CASE("layers are balanced: slower devices, the head and small memories have
   }
   CHECK(balanced() == std::vector<int32_t>{5, 6, 6, 3, 3, 6, 6, 5});
   const std::vector<int32_t> fast = balanced();
-  cluster.sites[0].device.memory_bytes = 6 * test::kGiB;
+  cluster.sites[0].device.memory_bytes = 5 * test::kGiB;
   const std::vector<int32_t> tight = balanced();
   CHECK(tight[0] < fast[0]);
   job.parallelism.layers = LayerSplit::kEven;
@@ -178,7 +178,7 @@ TEST_CASE("repair moves layers and recomputes more where less ΔN is not enough"
 
 TEST_CASE("repair lowers ΔN just enough for memory") {
   const JobSpec job = PlainJob();
-  const ClusterSpec cluster = ThreeRegions(60 * test::kGiB);
+  const ClusterSpec cluster = ThreeRegions(40 * test::kGiB);
   const PlanSpace space = MakeSpace(job, cluster);
   Genome genome{0, 0, 2, 1, 8, 8};
   REQUIRE(space.model().Tightest(space.CandidateOf(genome)).excess_bytes() > 0);
