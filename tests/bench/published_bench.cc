@@ -188,7 +188,7 @@ struct Setting {
 constexpr double kA100Attention = 0.33;
 constexpr double kH100Attention = 0.19;
 
-// Of a table whose figures are tokens a second.
+// Counts tokens, for a table whose figures are tokens a second.
 double Tokens(const Run& run) { return 1e12 * static_cast<double>(run.sequences * run.sequence_length); }
 
 Setting Mosaic() {
@@ -354,7 +354,7 @@ bool Table(const std::string& title, const Setting& setting, const std::vector<R
   return all;
 }
 
-// Of runs over long sequences nothing may be further off than `long_off`, of others than `most_off`.
+// Prints the table. No run over long sequences may be further off than `long_off`, of others than `most_off`.
 bool FoundryTable(const std::vector<Run>& runs, double efficiency, double long_off, double most_off, ThreadPool& pool) {
   constexpr int64_t kLong = 16'384;
   fmt::print(

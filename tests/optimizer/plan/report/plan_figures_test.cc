@@ -31,7 +31,7 @@ TEST_CASE("model FLOPs are six per parameter of a product and token, and attenti
   const double parameters = 40 * (4 * h * h + 3 * h * 13824) + h * 32'000;
   const double tokens = 1 << 20;
   const auto s = static_cast<double>(result.plan.sequence_length);
-  // Of attention, blocked: half of two products forward and of five backward.
+  // Blocked attention: half of two products forward and of five backward.
   CHECK(figures.model_flops == Approx(tokens * (6 * parameters + 7 * 40 * h * s)).epsilon(1e-9));
 
   const double iteration_s = static_cast<double>(result.prediction.iteration_ns) / 1e9;
