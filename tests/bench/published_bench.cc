@@ -184,7 +184,7 @@ struct Setting {
   int32_t stages_per_rank = 0;  // 0: as many as are best
 };
 
-// Of the presets (coordinator/spec/device_presets.cc).
+// Figures of the presets (coordinator/spec/device_presets.cc).
 constexpr double kA100Attention = 0.33;
 constexpr double kH100Attention = 0.19;
 
