@@ -116,7 +116,7 @@ bool HasSequencesOfTwoLengths(std::span<const Row> rows) {
   return lengths.size() > 1;
 }
 
-// What a fit takes from elsewhere.
+// Inputs that a fit takes from elsewhere.
 struct FitOptions {
   std::optional<double> attention_ratio = {};  // A^-1 * F; nullopt: to be found
   bool with_fixed = false;

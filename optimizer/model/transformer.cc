@@ -319,8 +319,8 @@ PartWork HeadWork(const ModelSpec& model, const ExecutionConfig& config) {
   const int64_t classes = model.vocab_rows() / config.tensor;
   const bool in_chunks = config.precision != Precision::kFp32;
   const int64_t chunks = in_chunks ? (n + kLossRows - 1) / kLossRows : 1;
-  // Of the fp32 logits: one over all classes reads them; of several, the first reads, the second reads and writes, and
-  // the third reads.
+  // Passes over the fp32 logits: one over all classes reads them; of several, the first reads, the second reads and
+  // writes, and the third reads.
   const int64_t passes = config.tensor == 1 ? 1 : 4;
   PartWork work = NormWork(n * h / config.norm_region_split(), h, Residual::kNone, config);
   work += ProductWork(n, h, classes, config);
