@@ -53,8 +53,9 @@ class ValidationTokens final : public TokenSource {
 
   absl::Status Read(int64_t iteration, int64_t first_sample, int64_t samples, std::span<int32_t> inputs,
                     std::span<int32_t> targets) override {
-    const absl::Status read = training_.Read(iteration + kIterations, first_sample, samples, inputs, targets);
     waited_from_ = waited_from_ < 0 ? training_.waits_at_begin : waited_from_;
+    training_.waits_at_begin = waited_from_;
+    const absl::Status read = training_.Read(iteration + kIterations, first_sample, samples, inputs, targets);
     training_.waits_at_begin = waited_from_ + 1;  // for the iteration that follows
     return read;
   }
