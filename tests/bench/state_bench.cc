@@ -106,21 +106,22 @@ absl::StatusOr<Cost> Try(RankJob& rank, const Trial& trial) {
   std::vector<double> acts_ns;
   absl::Status failed;
   int64_t begun_ns = 0;
-  GP_RETURN_IF_ERROR(rank.Train(0, kWarmUp + trial.block * trial.blocks, {.on_state = [&](int64_t next) {
-                                  if (next < kWarmUp || (next - kWarmUp) % trial.block != 0) {
-                                    return;
-                                  }
-                                  const int64_t block = (next - kWarmUp) / trial.block;
-                                  const int64_t now_ns = clock.NowNs();
-                                  if (block > 0) {
-                                    times_ns.push_back(static_cast<double>(now_ns - begun_ns));
-                                  }
-                                  begun_ns = now_ns;
-                                  if (block % 2 == 1 && block < trial.blocks) {
-                                    failed.Update(trial.act(rank, next));
-                                    acts_ns.push_back(static_cast<double>(clock.NowNs() - now_ns));
-                                  }
-                                }}));
+  const auto on_state = [&](int64_t next) {
+    if (next < kWarmUp || (next - kWarmUp) % trial.block != 0) {
+      return;
+    }
+    const int64_t block = (next - kWarmUp) / trial.block;
+    const int64_t now_ns = clock.NowNs();
+    if (block > 0) {
+      times_ns.push_back(static_cast<double>(now_ns - begun_ns));
+    }
+    begun_ns = now_ns;
+    if (block % 2 == 1 && block < trial.blocks) {
+      failed.Update(trial.act(rank, next));
+      acts_ns.push_back(static_cast<double>(clock.NowNs() - now_ns));
+    }
+  };
+  GP_RETURN_IF_ERROR(rank.Train(0, kWarmUp + trial.block * trial.blocks, {.on_report = nullptr, .on_state = on_state}));
   GP_RETURN_IF_ERROR(failed);
   std::vector<double> plain_ns;
   std::vector<double> ratios;
