@@ -107,6 +107,26 @@ nlohmann::ordered_json NamesOf(const std::vector<ModelFile>& files) {
   return names;
 }
 
+void Print(const CommonFlags& common, const std::string& output, const HfExportOptions& options,
+           const HfExportSummary& summary) {
+  if (common.output == OutputFormat::kJson) {
+    PrintDocument({{"output", output},
+                   {"dtype", RowOf(options.format).name},
+                   {"tensors", summary.tensors},
+                   {"bytes", summary.bytes},
+                   {"files", summary.files},
+                   {"model_files", NamesOf(options.model_files)}},
+                  common.output);
+  } else {
+    PrintOut("wrote {}, {} in {}{} to {}; load it with transformers' AutoModelForCausalLM.from_pretrained\n",
+             Counted(summary.tensors, "tensor"), HumanBytes(summary.bytes), Counted(summary.files, "file"),
+             options.model_files.empty() ? ""
+                                         : fmt::format(", and {} of tokenizer and generation",
+                                                       Counted(std::ssize(options.model_files), "file")),
+             output);
+  }
+}
+
 }  // namespace
 
 absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
@@ -137,7 +157,7 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
                    ? absl::OkStatus()
                    : absl::InvalidArgumentError(fmt::format("'{}' is not one of cut|keep", text));
       });
-  flags.Add(
+  flags.AddPath(
       "tokenizer", &tokenizer, "auto|none|DIR",
       "Folder of a model whose tokenizer, chat template and generation settings are written too; auto: the one that "
       "the job's weights came from.");
@@ -167,22 +187,7 @@ absl::StatusOr<int> RunExportHf(std::span<const std::string> arguments) {
   if (!summary.ok()) {
     return WithExportExitCode(summary.status());
   }
-  if (common.output == OutputFormat::kJson) {
-    PrintDocument({{"output", output},
-                   {"dtype", RowOf(options.format).name},
-                   {"tensors", summary->tensors},
-                   {"bytes", summary->bytes},
-                   {"files", summary->files},
-                   {"model_files", NamesOf(options.model_files)}},
-                  common.output);
-  } else {
-    PrintOut("wrote {}, {} in {}{} to {}; load it with transformers' AutoModelForCausalLM.from_pretrained\n",
-             Counted(summary->tensors, "tensor"), HumanBytes(summary->bytes), Counted(summary->files, "file"),
-             options.model_files.empty() ? ""
-                                         : fmt::format(", and {} of tokenizer and generation",
-                                                       Counted(std::ssize(options.model_files), "file")),
-             output);
-  }
+  Print(common, output, options, *summary);
   return kExitOk;
 }
 
