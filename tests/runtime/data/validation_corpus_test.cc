@@ -14,7 +14,8 @@ JobSpec EvaluatedJob(const std::string& path) {
   JobSpec job;
   job.model.vocab_size = 300;
   job.training.tokens_per_iteration = 40;
-  job.evaluation.data = {.format = DataFormat::kText, .paths = {path}};
+  job.evaluation.data.format = DataFormat::kText;
+  job.evaluation.data.paths = {path};
   job.evaluation.iterations = 2;
   return job;
 }
