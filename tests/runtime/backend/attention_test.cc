@@ -67,6 +67,23 @@ struct ReferenceAttention {
   }
 };
 
+// Where each position's document begins: long documents and short ones, so that whole blocks of keys are out of sight.
+std::vector<int32_t> Documents(KernelTest& test, const AttentionShape& shape) {
+  std::vector<int32_t> starts;
+  for (int64_t b = 0; b < shape.batch; ++b) {
+    int64_t start = 0;
+    int64_t end = test.Integer(1, shape.sequence);
+    for (int64_t i = 0; i < shape.sequence; ++i) {
+      if (i == end) {
+        start = i;
+        end = i + test.Integer(1, test.Integer(1, 4) == 1 ? 600 : 40);
+      }
+      starts.push_back(static_cast<int32_t>(start));
+    }
+  }
+  return starts;
+}
+
 TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loops") {
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
@@ -77,22 +94,8 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
                AttentionShape{1, 576, 2, 1, 64}, AttentionShape{1, 1061, 1, 1, 128});
   const auto type = GENERATE(DType::kFp32, DType::kBf16);
   const bool has_documents = GENERATE(false, true);
-  std::vector<int32_t> starts;
-  if (has_documents) {
-    for (int64_t b = 0; b < shape.batch; ++b) {
-      // Long documents and short ones, so that whole blocks of keys are out of sight.
-      int64_t start = 0;
-      int64_t end = test.Integer(1, shape.sequence);
-      for (int64_t i = 0; i < shape.sequence; ++i) {
-        if (i == end) {
-          start = i;
-          end = i + test.Integer(1, test.Integer(1, 4) == 1 ? 600 : 40);
-        }
-        starts.push_back(static_cast<int32_t>(start));
-      }
-    }
-    shape.starts = starts;
-  }
+  const std::vector<int32_t> starts = has_documents ? Documents(test, shape) : std::vector<int32_t>();
+  shape.starts = starts;
   const int64_t tokens = shape.batch * shape.sequence;
   const int64_t width = shape.heads * shape.head_dim;
   const int64_t kv_width = shape.kv_heads * shape.head_dim;
