@@ -67,7 +67,8 @@ struct ReferenceAttention {
   }
 };
 
-// Where each position's document begins: long documents and short ones, so that whole blocks of keys are out of sight.
+// Places where each position's document begins: long documents and short ones, so that whole blocks of keys are out of
+// sight.
 std::vector<int32_t> Documents(KernelTest& test, const AttentionShape& shape) {
   std::vector<int32_t> starts;
   for (int64_t b = 0; b < shape.batch; ++b) {
