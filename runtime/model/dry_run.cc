@@ -1,5 +1,8 @@
 #include "runtime/model/dry_run.h"
 
+#include <fmt/format.h>
+
+#include <string>
 #include <utility>
 
 #include "optimizer/base/check.h"
@@ -26,18 +29,22 @@ absl::Status Pass(const Action& action, TransformerStage& stage) {
   }
 }
 
-absl::Status RunPasses(const std::vector<Action>& actions, const std::vector<TransformerStage*>& stages) {
+absl::Status RunPasses(const std::vector<Action>& actions, const std::vector<TransformerStage*>& stages,
+                       int64_t first_iteration, int32_t rank) {
   for (TransformerStage* const stage : stages) {
     if (stage != nullptr) {
       GP_RETURN_IF_ERROR(stage->BeginDryRun());
-      GP_RETURN_IF_ERROR(stage->BeginIteration(0));
+      GP_RETURN_IF_ERROR(stage->BeginIteration(first_iteration));
     }
   }
   for (const Action& action : actions) {
     if (IsCompute(action.kind)) {
       TransformerStage* const stage = stages.at(action.stage);
       GP_CHECK(stage != nullptr, "{} is no action of this rank", ToString(action));
-      GP_RETURN_IF_ERROR(Pass(action, *stage));
+      if (const absl::Status status = Pass(action, *stage); !status.ok()) {
+        return absl::Status(status.code(), fmt::format("iteration {}, {} on rank {}: {}", first_iteration,
+                                                       ToString(action), rank, std::string(status.message())));
+      }
     }
   }
   return absl::OkStatus();
@@ -45,8 +52,9 @@ absl::Status RunPasses(const std::vector<Action>& actions, const std::vector<Tra
 
 }  // namespace
 
-absl::Status DryRun(const std::vector<Action>& actions, const std::vector<TransformerStage*>& stages) {
-  const absl::Status status = RunPasses(actions, stages);
+absl::Status DryRun(const std::vector<Action>& actions, const std::vector<TransformerStage*>& stages,
+                    int64_t first_iteration, int32_t rank) {
+  const absl::Status status = RunPasses(actions, stages, first_iteration, rank);
   for (TransformerStage* const stage : stages) {
     if (stage != nullptr) {
       stage->EndDryRun();

@@ -40,7 +40,7 @@ absl::StatusOr<Bpe> Bpe::Create(absl::flat_hash_map<std::string, uint32_t> vocab
   for (const auto& [bytes, id] : bpe.vocabulary_) {
     const auto [other, is_new] = names.emplace(id, bytes);
     if (!is_new) {
-      const auto [first, second] = std::minmax(TokenOfBytes(other->second), TokenOfBytes(bytes));
+      const auto [first, second] = std::minmax({TokenOfBytes(other->second), TokenOfBytes(bytes)});
       return absl::InvalidArgumentError(
           fmt::format("model.vocab: '{}' and '{}' have the same id {}", first, second, id));
     }

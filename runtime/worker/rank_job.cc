@@ -176,8 +176,8 @@ absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation prepar
   GP_RETURN_IF_ERROR(job->BuildEngines());
   job->state_.reset();
   if (!job->modelled()) {
-    GP_RETURN_IF_ERROR(
-        DryRun(job->preparation_.schedule.devices[job->preparation_.pipeline_rank()], job->transformers_));
+    GP_RETURN_IF_ERROR(DryRun(job->preparation_.schedule.devices[job->preparation_.pipeline_rank()], job->transformers_,
+                              job->preparation_.first_iteration, job->rank()));
   }
   GP_RETURN_IF_ERROR(job->TakeMemoryForStates());
   GP_RETURN_IF_ERROR(job->OpenSession(open_transport));

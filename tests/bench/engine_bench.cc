@@ -140,7 +140,7 @@ class Training {
       actions.push_back({.kind = ActionKind::kForward, .micro_batch = i});
       actions.push_back({.kind = ActionKind::kBackward, .micro_batch = i});
     }
-    GP_RETURN_IF_ERROR(DryRun(actions, {stage_.get()}));
+    GP_RETURN_IF_ERROR(DryRun(actions, {stage_.get()}, 0, 0));
     return absl::OkStatus();
   }
 

@@ -104,7 +104,7 @@ TEST_CASE("after a dry run iterations take no memory and make no primitive") {
   const size_t part = GENERATE(0, 1, 2, 3);
   const std::vector<LayerRange> split = Split(options.model, part == 3 ? 1 : 3);
   Rank rank(options, split[part % 3]);
-  REQUIRE(DryRun(rank.actions, {rank.stage.get()}).ok());
+  REQUIRE(DryRun(rank.actions, {rank.stage.get()}, 0, 0).ok());
   const int64_t allocations = rank.device.allocations;
   const int64_t primitives = rank.backend->primitives();
   CHECK(primitives > 0);
@@ -132,7 +132,9 @@ TEST_CASE("a dry run that finds too little memory says so, and leaves the stage 
   SharedRooms rooms(allocator);
   const auto stage = TransformerStage::Create(all.options, allocator, **backend, &all.tokens, all.weights, &rooms);
   REQUIRE(stage.ok());
-  CHECK(DryRun(all.actions, {stage->get()}).code() == absl::StatusCode::kResourceExhausted);
+  const absl::Status status = DryRun(all.actions, {stage->get()}, 7, 3);
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(std::string(status.message()), Catch::StartsWith("iteration 7, 0") && Catch::Contains(" on rank 3: "));
   CHECK(allocator.usage(MemoryCategory::kActivations).bytes == 0);
   CHECK(allocator.usage(MemoryCategory::kTransport).bytes == 0);
   REQUIRE((*stage)->BeginIteration(0).ok());
