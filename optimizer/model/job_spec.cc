@@ -170,12 +170,12 @@ absl::Status ValidateDocuments(std::string_view key, const DataSpec& data, const
 absl::Status ValidateEvaluationDocuments(const JobSpec& job) {
   GP_RETURN_IF_ERROR(ValidateDocuments("evaluation.data", job.evaluation.data, job.model));
   const auto text = [](const std::optional<int64_t>& token) {
-    return token.has_value() ? fmt::format("a document ends with token {}", *token) : "documents are packed";
+    return token.has_value() ? fmt::format("reset after token {}", *token) : "packed";
   };
   const std::optional<int64_t> training = job.data.document_end();
   const std::optional<int64_t> validation = job.evaluation.data.document_end();
   return Require(!job.evaluates() || training == validation, "evaluation.data.documents", text(validation),
-                 fmt::format("as in data, where {}: give both the same documents and end_of_text", text(training)));
+                 fmt::format("{}, as in data", text(training)));
 }
 
 // A path is whole and has no dots in it where a file was read (PathValue), and may be anything on the wire.

@@ -147,6 +147,18 @@ TEST_CASE("rules that span keys name the key, the value and the rule") {
        "data.weights is [0.7, 0.3]; it must be none, because data.format is text; tokenize the text first"},
       {[](JobSpec& j) { j.data.paths.resize(kMaxTokenFiles + 1); },
        "data.path is a list of 1025 files; it must be at most 1024 when data.format is tokens; join some"},
+      {[](JobSpec& j) { j.data.documents = Documents::kReset; },
+       "data.end_of_text is absent; it must be the id of the token that ends a document, because data.documents is "
+       "reset"},
+      {[](JobSpec& j) { j.data.end_of_text = 3; },
+       "data.end_of_text is 3; it must be absent, because it matters with data.documents reset and data.format tokens "
+       "alone"},
+      {[](JobSpec& j) {
+         j.data.documents = Documents::kReset;
+         j.data.end_of_text = 3;
+         j.evaluation.data.paths = {"/validation.bin"};
+       },
+       "evaluation.data.documents is packed; it must be reset after token 3, as in data"},
       {[](JobSpec& j) { j.checkpoint.every = 5; },
        "checkpoint.path is empty; it must be given when checkpoint.every is"},
       {[](JobSpec& j) {
