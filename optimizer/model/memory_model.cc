@@ -161,7 +161,7 @@ PassNeeds NeedsOfPasses(const ModelSpec& model, const LayerRange& range, const E
   const int64_t of_scores = again + gradients + row * model.query_width() / config.tensor;
   const int64_t of_qkv = again + gradients + hidden + shared;
   const int64_t of_attention = std::max(of_scores, of_qkv - freed);
-  // As workspace is counted, only what was made again is freed of it.
+  // Workspace is freed only of what was made again.
   const int64_t attention_workspace = std::max(of_scores, of_qkv - (config.recompute == Recompute::kFull ? freed
                                                                     : late                               ? statistics
                                                                                                          : 0));

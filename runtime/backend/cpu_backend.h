@@ -68,7 +68,7 @@ class CpuBackend final : public Backend {
 
   CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products);
 
-  // As WithElements and WithWidth (cpu_views.h), unless the run is dry.
+  // Call the kernel as WithElements and WithWidth (cpu_views.h) do, unless the run is dry.
   template <class Kernel>
   absl::Status Launch(DType dtype, const Kernel& kernel) const {
     return dry_ ? absl::OkStatus() : WithElements(dtype, kernel);

@@ -93,10 +93,12 @@ absl::Status CpuBackend::Attention(const AttentionShape& shape, const ConstMatri
                                    const ConstMatrixView& key, const ConstMatrixView& value, const MatrixView& out,
                                    VectorView<float> statistics) {
   CheckShape(shape, query, key, value, out, statistics.size);
+#if defined(__x86_64__)
   if (TilesFit(query.dtype, shape.head_dim)) {
     TileForward(shape, query, key, value, out, statistics.data);
     return absl::OkStatus();
   }
+#endif
   const int64_t group = shape.heads / shape.kv_heads;
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
     for (int64_t head = 0; head < shape.heads; ++head) {
@@ -154,6 +156,7 @@ absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstM
   const int64_t group = shape.heads / shape.kv_heads;
   // Reserves what the memory model counts for every backend; here the gradients of one key and value head need it.
   GP_RETURN_IF_ERROR(ReserveWorkspace(std::max(query.rows * query.columns, 2 * s * d) + statistics.size));
+#if defined(__x86_64__)
   if (TilesFit(query.dtype, d)) {
     TileBackward(shape, {.query = query,
                          .key = key,
@@ -166,6 +169,7 @@ absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstM
                          .statistics = statistics.data});
     return absl::OkStatus();
   }
+#endif
   const MatrixView key_sums = Fp32View(workspace(), s, d);
   const MatrixView value_sums = Fp32View(workspace() + s * d, s, d);
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
@@ -236,15 +240,11 @@ absl::Status CpuBackend::HeadBackward(const AttentionShape& shape, const HeadOpe
   return absl::OkStatus();
 }
 
-bool CpuBackend::TilesFit(DType dtype, int64_t head_dim) const {
 #if defined(__x86_64__)
+bool CpuBackend::TilesFit(DType dtype, int64_t head_dim) const {
   return dtype == DType::kBf16 && cpu::TileAttention::Fits(head_dim) && products_->UsesAmx();
-#else
-  return false;
-#endif
 }
 
-#if defined(__x86_64__)
 std::byte* CpuBackend::TileRooms(int64_t parts, int64_t head_dim) {
   constexpr size_t kAlignment = 64;
   const auto bytes = static_cast<size_t>(parts * cpu::TileAttention::RoomBytes(head_dim));

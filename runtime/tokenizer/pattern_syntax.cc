@@ -143,7 +143,7 @@ class Translator {
     return absl::OkStatus();
   }
 
-  // Where case is ignored, Oniguruma also takes one letter for two (ß for ss); PCRE2 does not.
+  // Oniguruma also takes one letter for two (ß for ss) where case is ignored; PCRE2 does not.
   absl::Status Character(uint32_t code) {
     if (ignores_case()) {
       if (code >= 0x80) {

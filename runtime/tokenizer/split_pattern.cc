@@ -99,7 +99,7 @@ absl::StatusOr<SplitPattern> SplitPattern::CompileTranslated(std::string_view sh
     return absl::InvalidArgumentError(
         fmt::format("pattern {}: matches the empty text, which is not supported; use another tokenizer", pattern));
   }
-  // Where the processor has no such compiler, PCRE2 interprets the pattern.
+  // PCRE2 interprets the pattern where the processor has no such compiler.
   pcre2_jit_compile(compiled, PCRE2_JIT_COMPLETE | PCRE2_JIT_PARTIAL_HARD);
   return split;
 }

@@ -55,6 +55,13 @@ struct Operands {
         c(types.c, shape.m, shape.n, c_values, apart, shift) {}
 };
 
+// Whole numbers of at most this size, whose products and sums are exact.
+std::vector<float> Integers(KernelTest& test, int64_t count, int64_t limit) {
+  std::vector<float> values(count);
+  std::ranges::generate(values, [&] { return static_cast<float>(test.Integer(-limit, limit)); });
+  return values;
+}
+
 TEST_CASE("products agree with fp64 loops, accumulating or not, with rows apart or together") {
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
@@ -98,11 +105,7 @@ TEST_CASE("sums of products are added in fp32 and rounded once, whatever the typ
   const auto types =
       GENERATE(Types{DType::kBf16, DType::kBf16, DType::kBf16}, Types{DType::kBf16, DType::kBf16, DType::kFp32});
   const bool accumulate = GENERATE(false, true);
-  const auto integers = [&](int64_t count, int64_t limit) {
-    std::vector<float> values(count);
-    std::ranges::generate(values, [&] { return static_cast<float>(test.Integer(-limit, limit)); });
-    return values;
-  };
+  const auto integers = [&](int64_t count, int64_t limit) { return Integers(test, count, limit); };
   const std::vector<float> a = integers(shape.m * shape.k, 50);
   const std::vector<float> b = integers(shape.n * shape.k, 50);
   const std::vector<float> c = integers(shape.m * shape.n, 256);
@@ -128,11 +131,7 @@ TEST_CASE("a product adds another matrix and a row before it rounds") {
                Types{DType::kBf16, DType::kBf16, DType::kFp32});
   const bool adds_matrix = GENERATE(false, true);
   const int64_t apart = GENERATE(0, 3);  // of the addend alone, or as the result's
-  const auto integers = [&](int64_t count, int64_t limit) {
-    std::vector<float> values(count);
-    std::ranges::generate(values, [&] { return static_cast<float>(test.Integer(-limit, limit)); });
-    return values;
-  };
+  const auto integers = [&](int64_t count, int64_t limit) { return Integers(test, count, limit); };
   const std::vector<float> a = integers(shape.m * shape.k, 50);
   const std::vector<float> b = integers(shape.n * shape.k, 50);
   const std::vector<float> added = integers(shape.m * shape.n, 200);
