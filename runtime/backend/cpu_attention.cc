@@ -142,37 +142,6 @@ void AttentionKernels<T, Width>::RowProducts(const Rows<const T>& a, const Rows<
   }
 }
 
-template <class T, class Width>
-void AttentionKernels<T, Width>::Probabilities(const Rows<const float>& scores, const Rows<T>& probabilities,
-                                               int64_t first_query, int64_t first_key, const int32_t* starts,
-                                               float scale, const float* statistics) {
-  for (int64_t i = 0; i < scores.rows; ++i) {
-    const Seen seen = SeenBy(first_query + i, starts == nullptr ? nullptr : starts + i, first_key, scores.columns);
-    const float shift = statistics[i];
-    const float* const score = scores.Row(i);
-    T* const row = probabilities.Row(i);
-    StoreZeros(row, 0, seen.begin);
-    ForLanes(seen.begin, seen.end, [&](int64_t j, int64_t count) GP_CPU_BODY {
-      StoreUpTo(row + j, count, Exp(LoadUpTo(score + j, count) * scale - shift));
-    });
-    StoreZeros(row, seen.end, scores.columns);
-  }
-}
-
-template <class T, class Width>
-void AttentionKernels<T, Width>::ScoreGradients(const Rows<const T>& probabilities, const Rows<const float>& grad,
-                                                const float* products, float scale, const Rows<T>& grad_scores) {
-  for (int64_t i = 0; i < grad.rows; ++i) {
-    const T* const p = probabilities.Row(i);
-    const float* const in = grad.Row(i);
-    T* const out = grad_scores.Row(i);
-    const float product = products[i];
-    ForLanes(0, grad.columns, [&](int64_t j, int64_t count) GP_CPU_BODY {
-      StoreUpTo(out + j, count, scale * LoadUpTo(p + j, count) * (LoadUpTo(in + j, count) - product));
-    });
-  }
-}
-
 template struct AttentionKernels<float, CompiledWidth>;
 template struct AttentionKernels<BFloat16, CompiledWidth>;
 

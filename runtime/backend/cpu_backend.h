@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "runtime/backend/backend.h"
-#include "runtime/backend/cpu_attention_room.h"
+#include "runtime/backend/cpu_head_attention.h"
 #include "runtime/backend/cpu_matmul.h"
 #include "runtime/backend/cpu_views.h"
 
@@ -64,8 +64,6 @@ class CpuBackend final : public Backend {
   absl::Status AdamW(const AdamWStep& step) override;
 
  private:
-  struct HeadOperands;
-
   CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products);
 
   // Call the kernel as WithElements and WithWidth (cpu_views.h) do, unless the run is dry.
@@ -80,20 +78,11 @@ class CpuBackend final : public Backend {
     }
   }
 
-  // Attention of bf16 by AMX tiles; see cpu_tile_attention.h.
-  bool TilesFit(DType dtype, int64_t head_dim) const;
-  void TileForward(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
-                   const ConstMatrixView& value, const MatrixView& out, float* statistics);
-  void TileBackward(const AttentionShape& shape, const HeadOperands& all);
-  // A room for each of `parts` threads.
-  std::byte* TileRooms(int64_t parts, int64_t head_dim);
-
-  // Attention of one sample's head; views are of it alone, statistics [s].
-  absl::Status HeadForward(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
-                           const ConstMatrixView& value, const int32_t* starts, const MatrixView& out,
-                           float* statistics);
-  absl::Status HeadBackward(const AttentionShape& shape, const HeadOperands& head);
-  cpu::AttentionRoom& RoomFor(DType dtype, int64_t head_dim);
+  // Calls f(T(), Kernel()) with the type of the elements and the kernel of cpu_head_attention.h for such heads.
+  template <class F>
+  absl::Status WithHeadKernel(DType dtype, int64_t head_dim, const F& f) const;
+  // What the threads' kernels compute in.
+  cpu::RoomLine* HeadRooms(int64_t lines);
   // Grows workspace_ to at least `floats` floats.
   absl::Status ReserveWorkspace(int64_t floats);
   float* workspace() const { return reinterpret_cast<float*>(workspace_.data()); }
@@ -102,9 +91,8 @@ class CpuBackend final : public Backend {
   bool dry_ = false;
   Allocator& allocator_;
   std::unique_ptr<cpu::MatMulCache> products_;
-  Buffer workspace_;                          // of attention's gradient
-  std::unique_ptr<cpu::AttentionRoom> room_;  // for the type and head size used last
-  std::vector<std::byte> tile_rooms_;
+  Buffer workspace_;  // of attention's gradient
+  std::vector<cpu::RoomLine> head_rooms_;
   std::vector<double> sums_;       // per row or block, added in order
   std::vector<float> block_sums_;  // of norms' weights, likewise
 };

@@ -58,12 +58,6 @@ struct AttentionKernels {
                          float* statistics);
   // products[i] = sum over row i of a * b.
   static void RowProducts(const Rows<const T>& a, const Rows<const T>& b, float* products);
-  // Turns a block of scores into probabilities, exp(scale * score - statistics[i]).
-  static void Probabilities(const Rows<const float>& scores, const Rows<T>& probabilities, int64_t first_query,
-                            int64_t first_key, const int32_t* starts, float scale, const float* statistics);
-  // grad_scores = scale * p * (grad - products[i]).
-  static void ScoreGradients(const Rows<const T>& probabilities, const Rows<const float>& grad, const float* products,
-                             float scale, const Rows<T>& grad_scores);
 };
 
 // cpu_elementwise.cc

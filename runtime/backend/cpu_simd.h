@@ -57,7 +57,15 @@ GP_CPU_INLINE F32 Each(const F& f) {
 }
 
 GP_CPU_INLINE F32 Splat(float value) {
-  return Each([&](int64_t) GP_CPU_BODY { return FloatVector{} + value; });
+  return Each([&](int64_t) GP_CPU_BODY {
+#if defined(__AVX512F__)
+    return (FloatVector)_mm512_set1_ps(value);
+#elif defined(__AVX2__)
+    return (FloatVector)_mm256_set1_ps(value);
+#else
+    return FloatVector{} + value;
+#endif
+  });
 }
 
 GP_CPU_INLINE F32 operator+(F32 a, F32 b) {
@@ -202,6 +210,27 @@ GP_CPU_INLINE float Sum(F32 x) {
   return FoldLanes(x, [](auto a, auto b) GP_CPU_BODY { return a + b; });
 }
 
+// a * b + c, rounded once.
+GP_CPU_INLINE FloatVector MultiplyAdd(FloatVector a, FloatVector b, FloatVector c) {
+#if defined(__AVX512F__)
+  return (FloatVector)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__AVX2__)
+  return (FloatVector)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  FloatVector result;
+  for (int64_t lane = 0; lane < kVectorLanes; ++lane) {
+    result[lane] = __builtin_fmaf(a[lane], b[lane], c[lane]);
+  }
+  return result;
+#endif
+}
+GP_CPU_INLINE FloatVector MultiplyAdd(FloatVector a, FloatVector b, float c) {
+  return MultiplyAdd(a, b, FloatVector{} + c);
+}
+GP_CPU_INLINE F32 MultiplyAdd(F32 a, F32 b, F32 c) {
+  return Each([&](int64_t i) GP_CPU_BODY { return MultiplyAdd(a.part[i], b.part[i], c.part[i]); });
+}
+
 GP_CPU_INLINE F32 Sqrt(F32 x) {
   return Each([&](int64_t i) GP_CPU_BODY {
 #if defined(__AVX512F__)
@@ -237,18 +266,21 @@ GP_CPU_INLINE F32 Exp(F32 argument) {
     const Int32Vector underflow = x < kLowest;
     x = x < kLowest ? FloatVector{} + kLowest : x;
     x = x > kHighest ? FloatVector{} + kHighest : x;
-    const FloatVector n = (x * 1.44269504F + kRoundToInteger) - kRoundToInteger;
-    const FloatVector r = (x - n * 0.693359375F) - n * -2.12194440e-4F;  // ln 2 in two parts: n * the first is exact
+    const FloatVector shifted = MultiplyAdd(x, FloatVector{} + 1.44269504F, kRoundToInteger);
+    const FloatVector n = shifted - kRoundToInteger;
+    FloatVector r = MultiplyAdd(n, FloatVector{} - 0.693359375F, x);  // ln 2 in two parts: n * the first is exact
+    r = MultiplyAdd(n, FloatVector{} + 2.12194440e-4F, r);
     FloatVector p = FloatVector{} + 1.0F / 5040.0F;
-    p = p * r + 1.0F / 720.0F;
-    p = p * r + 1.0F / 120.0F;
-    p = p * r + 1.0F / 24.0F;
-    p = p * r + 1.0F / 6.0F;
-    p = p * r + 0.5F;
-    p = p * r + 1.0F;
-    p = p * r + 1.0F;
-    // Unsigned, because a NaN's integer overflows; the result is NaN all the same.
-    const Uint32Vector exponent = ((Uint32Vector) __builtin_convertvector(n, Int32Vector) + 127U) << 23;
+    p = MultiplyAdd(p, r, 1.0F / 720.0F);
+    p = MultiplyAdd(p, r, 1.0F / 120.0F);
+    p = MultiplyAdd(p, r, 1.0F / 24.0F);
+    p = MultiplyAdd(p, r, 1.0F / 6.0F);
+    p = MultiplyAdd(p, r, 0.5F);
+    p = MultiplyAdd(p, r, 1.0F);
+    p = MultiplyAdd(p, r, 1.0F);
+    Uint32Vector bits;  // whose last are n's
+    std::memcpy(&bits, &shifted, sizeof(bits));
+    const Uint32Vector exponent = (bits + 127U) << 23;
     FloatVector power;
     std::memcpy(&power, &exponent, sizeof(power));
     const FloatVector result = p * power;

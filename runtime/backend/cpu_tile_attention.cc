@@ -4,13 +4,11 @@
 //
 // The backward pass computes scores transposed, [keys, queries]: they then are the first operand of the products that
 // sum over queries as they are, and pairs of their rows the second of the one that sums over keys.
-#include "runtime/backend/cpu_tile_attention.h"
-
 #include <immintrin.h>
 
 #include <cstring>
 
-#include "runtime/backend/cpu_simd.h"
+#include "runtime/backend/cpu_room.h"
 
 namespace geopipe::cpu {
 namespace {
@@ -46,27 +44,6 @@ class TilesInUse {
   TilesInUse(const TilesInUse&) = delete;
   TilesInUse& operator=(const TilesInUse&) = delete;
   ~TilesInUse() { _tile_release(); }
-};
-
-constexpr int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-constexpr int64_t AtMost(int64_t value, int64_t bound) { return value < bound ? value : bound; }
-
-// Hands out parts of the room.
-class Parts {
- public:
-  explicit Parts(std::byte* room) : next_(reinterpret_cast<uintptr_t>(room)) {}
-
-  template <class T>
-  T* Take(int64_t count) {
-    auto* const part = reinterpret_cast<T*>(next_);
-    next_ += static_cast<uintptr_t>(RoundUp(count * static_cast<int64_t>(sizeof(T)), kRowBytes));
-    return part;
-  }
-
-  uintptr_t next() const { return next_; }
-
- private:
-  uintptr_t next_;
 };
 
 // One operand of a product: its two tiles side by side, and how far apart their rows and the steps along the sum lie.
@@ -120,31 +97,10 @@ GP_CPU_INLINE Operand RowsAsFirst(const BFloat16* rows, int64_t stride) {
 
 // Transposes 16 rows of 16 dwords.
 GP_CPU_INLINE void Transpose(__m512i (&rows)[kTile]) {
-  __m512i pairs[kTile];
-  for (int64_t i = 0; i < kTile; i += 2) {
-    pairs[i] = _mm512_unpacklo_epi32(rows[i], rows[i + 1]);
-    pairs[i + 1] = _mm512_unpackhi_epi32(rows[i], rows[i + 1]);
-  }
-  for (int64_t i = 0; i < kTile; i += 4) {
-    rows[i] = _mm512_unpacklo_epi64(pairs[i], pairs[i + 2]);
-    rows[i + 1] = _mm512_unpackhi_epi64(pairs[i], pairs[i + 2]);
-    rows[i + 2] = _mm512_unpacklo_epi64(pairs[i + 1], pairs[i + 3]);
-    rows[i + 3] = _mm512_unpackhi_epi64(pairs[i + 1], pairs[i + 3]);
-  }
-  // rows[4 g + c] now holds, in quarter q, columns 4 q + c of rows 4 g to 4 g + 3.
-  for (int64_t c = 0; c < 4; ++c) {
-    const __m512i low_even = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0x88);
-    const __m512i low_odd = _mm512_shuffle_i32x4(rows[c], rows[4 + c], 0xdd);
-    const __m512i high_even = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0x88);
-    const __m512i high_odd = _mm512_shuffle_i32x4(rows[8 + c], rows[12 + c], 0xdd);
-    pairs[c] = _mm512_shuffle_i32x4(low_even, high_even, 0x88);
-    pairs[8 + c] = _mm512_shuffle_i32x4(low_even, high_even, 0xdd);
-    pairs[4 + c] = _mm512_shuffle_i32x4(low_odd, high_odd, 0x88);
-    pairs[12 + c] = _mm512_shuffle_i32x4(low_odd, high_odd, 0xdd);
-  }
-  for (int64_t i = 0; i < kTile; ++i) {
-    rows[i] = pairs[i];
-  }
+  FloatVector lanes[kTile];
+  std::memcpy(lanes, rows, sizeof(lanes));
+  cpu::Transpose(lanes);
+  std::memcpy(rows, lanes, sizeof(lanes));
 }
 
 // Second operands whose columns are the rows of x, with zeros after the last, as tiles [row / 16][column / 32].
@@ -204,10 +160,6 @@ void PackTransposed(const Rows<const BFloat16>& x, BFloat16* tiles) {
   }
 }
 
-Rows<const BFloat16> Block(const Rows<const BFloat16>& x, int64_t first, int64_t rows) {
-  return {x.Row(first), rows, x.columns, x.stride};
-}
-
 // kPair rows from `first` on as a first operand: where they end early, a copy in `copy` with zeros after them.
 Operand FirstOf(const Rows<const BFloat16>& x, int64_t first, BFloat16* copy) {
   if (first + kPair <= x.rows) {
@@ -221,7 +173,7 @@ Operand FirstOf(const Rows<const BFloat16>& x, int64_t first, BFloat16* copy) {
 }
 
 struct ForwardRoom {
-  ForwardRoom(std::byte* room, int64_t head_dim) : parts(room), d(head_dim) {}
+  ForwardRoom(RoomLine* room, int64_t head_dim) : parts(room), d(head_dim) {}
 
   Parts parts;
   int64_t d;
@@ -235,14 +187,9 @@ struct ForwardRoom {
   float* totals = parts.Take<float>(kForwardQueries);
 };
 
-// The first key that queries from `query` on see.
-int64_t FirstSeen(const TileAttention::Head& head, int64_t query) {
-  return head.starts == nullptr ? 0 : head.starts[query];
-}
-
 // Takes kPair queries from block row `row` on, `rows` of which exist, against the keys [seen, visible) of a block of
 // packed keys and values; `first` when they saw none before.
-void ForwardPair(const TileAttention::Head& head, const ForwardRoom& room, int64_t first_query, int64_t row,
+void ForwardPair(const AttentionHead<BFloat16>& head, const ForwardRoom& room, int64_t first_query, int64_t row,
                  int64_t rows, int64_t first_key, int64_t seen, int64_t visible, bool first) {
   const int64_t d = room.d;
   const int64_t first_strip = seen / kPair;
@@ -273,7 +220,7 @@ void ForwardPair(const TileAttention::Head& head, const ForwardRoom& room, int64
 }
 
 struct BackwardRoom {
-  BackwardRoom(std::byte* room, int64_t head_dim) : parts(room), d(head_dim) {}
+  BackwardRoom(RoomLine* room, int64_t head_dim) : parts(room), d(head_dim) {}
 
   Parts parts;
   int64_t d;
@@ -299,16 +246,16 @@ struct BackwardRoom {
   BFloat16* grad_score_pairs = parts.Take<BFloat16>(kBackwardKeys * kBackwardQueries);
 };
 
-void PackQueries(const TileAttention::Head& head, const Rows<const BFloat16>& out, const float* statistics,
-                 const Rows<const BFloat16>& grad_out, int64_t first, int64_t rows, const BackwardRoom& room) {
+void PackQueries(const AttentionHead<BFloat16>& head, const AttentionHeadGrad<BFloat16>& grad, int64_t first,
+                 int64_t rows, const BackwardRoom& room) {
   const Rows<const BFloat16> query = Block(head.query, first, rows);
-  const Rows<const BFloat16> grad = Block(grad_out, first, rows);
+  const Rows<const BFloat16> grad_out = Block(grad.grad_out, first, rows);
   PackAsColumns(query, room.query_columns);
   PackAsRows(query, room.query_rows);
-  PackAsColumns(grad, room.grad_columns);
-  PackAsRows(grad, room.grad_rows);
-  AttentionKernels<BFloat16, Wide>::RowProducts(grad, Block(out, first, rows), room.products);
-  std::memcpy(room.statistics, statistics + first, static_cast<size_t>(rows) * sizeof(float));
+  PackAsColumns(grad_out, room.grad_columns);
+  PackAsRows(grad_out, room.grad_rows);
+  AttentionKernels<BFloat16, Wide>::RowProducts(grad_out, Block(grad.out, first, rows), room.products);
+  std::memcpy(room.statistics, grad.statistics + first, static_cast<size_t>(rows) * sizeof(float));
   for (int64_t i = 0; i < rows; ++i) {
     room.starts[i] = head.starts == nullptr ? 0 : head.starts[first + i];
   }
@@ -386,7 +333,7 @@ void AddOverQueries(const BFloat16* a, const BFloat16* b, int64_t from, int64_t 
 }
 
 // Takes a block of packed queries against a block of keys. grad_key and grad_value are of all keys.
-void BackwardBlock(const TileAttention::Head& head, const BackwardRoom& room, int64_t first_query, int64_t queries,
+void BackwardBlock(const AttentionHead<BFloat16>& head, const BackwardRoom& room, int64_t first_query, int64_t queries,
                    int64_t first_key, int64_t keys, float* grad_key, float* grad_value) {
   const int64_t d = room.d;
   const Rows<const BFloat16> block = Block(head.key, first_key, keys);
@@ -457,15 +404,14 @@ void StoreQueryGradients(const BackwardRoom& room, const Rows<BFloat16>& grad_qu
 
 }  // namespace
 
-int64_t TileAttention::RoomBytes(int64_t head_dim) {
-  const auto forward = static_cast<int64_t>(ForwardRoom(nullptr, head_dim).parts.next());
-  const auto backward = static_cast<int64_t>(BackwardRoom(nullptr, head_dim).parts.next());
-  return forward > backward ? forward : backward;
+int64_t TileAttention::RoomLines(int64_t head_dim) {
+  return AtLeast(ForwardRoom(nullptr, head_dim).parts.lines(), BackwardRoom(nullptr, head_dim).parts.lines());
 }
 
-void TileAttention::Forward(const Head& head, const Rows<BFloat16>& out, float* statistics, std::byte* room_bytes) {
+void TileAttention::Forward(const AttentionHead<BFloat16>& head, const Rows<BFloat16>& out, float* statistics,
+                            RoomLine* lines) {
   const TilesInUse tiles;
-  const ForwardRoom room(room_bytes, head.query.columns);
+  const ForwardRoom room(lines, head.query.columns);
   const int64_t s = head.query.rows;
   for (int64_t first = 0; first < s; first += kForwardQueries) {
     const int64_t queries = AtMost(kForwardQueries, s - first);
@@ -485,26 +431,24 @@ void TileAttention::Forward(const Head& head, const Rows<BFloat16>& out, float* 
       }
     }
     AttentionKernels<BFloat16, Wide>::EndSoftmax({room.sums, queries, room.d, room.d}, room.maxima, room.totals,
-                                                 {out.Row(first), queries, out.columns, out.stride},
-                                                 statistics + first);
+                                                 Block(out, first, queries), statistics + first);
   }
 }
 
-void TileAttention::Backward(const Head& head, const Rows<const BFloat16>& out, const float* statistics,
-                             const Rows<const BFloat16>& grad_out, const Rows<BFloat16>& grad_query, float* grad_key,
-                             float* grad_value, std::byte* room_bytes) {
+void TileAttention::Backward(const AttentionHead<BFloat16>& head, const AttentionHeadGrad<BFloat16>& grad,
+                             RoomLine* lines) {
   const TilesInUse tiles;
-  const BackwardRoom room(room_bytes, head.query.columns);
+  const BackwardRoom room(lines, head.query.columns);
   const int64_t s = head.query.rows;
   for (int64_t first = 0; first < s; first += kBackwardQueries) {
     const int64_t queries = AtMost(kBackwardQueries, s - first);
-    PackQueries(head, out, statistics, grad_out, first, queries, room);
+    PackQueries(head, grad, first, queries, room);
     for (int64_t first_key = FirstSeen(head, first) / kBackwardKeys * kBackwardKeys; first_key < first + queries;
          first_key += kBackwardKeys) {
       const int64_t keys = AtMost(kBackwardKeys, first + queries - first_key);
-      BackwardBlock(head, room, first, queries, first_key, keys, grad_key, grad_value);
+      BackwardBlock(head, room, first, queries, first_key, keys, grad.grad_key, grad.grad_value);
     }
-    StoreQueryGradients(room, {grad_query.Row(first), queries, grad_query.columns, grad_query.stride});
+    StoreQueryGradients(room, Block(grad.grad_query, first, queries));
   }
 }
 

@@ -1,6 +1,7 @@
 // Kernels compiled for vectors of both widths give the same bits. Skipped without AVX-512, where there is only one.
 #include <random>
 
+#include "runtime/backend/cpu_head_attention.h"
 #include "runtime/backend/cpu_views.h"
 #include "tests/runtime/backend/kernel_test.h"
 
@@ -111,15 +112,45 @@ Results Attention(uint64_t seed) {
                       statistics.data());
   std::vector<float> products(kRows);
   Kernels::RowProducts(operands.In(), operands.In(), products.data());
-  const auto probabilities = operands.Out1();
-  Kernels::Probabilities(raw, probabilities, 90, 64, nullptr, 0.3F, statistics.data());
-  Kernels::ScoreGradients({probabilities.data, kRows, kColumns, kColumns}, raw, products.data(), 0.3F, operands.Out1());
   const std::vector<float> angles = operands.template Fill<float>(kRows * 5);
   const auto turned = operands.Out1();
   Kernels::Rope(1, {turned.data, kRows, 70, kColumns}, angles.data(), angles.data(), kRows, 10, -1.0F);
   Results results = operands.Written();
   for (const auto& more : {fp32.Written(), Results{Bytes(maxima), Bytes(totals), Bytes(statistics), Bytes(products)}}) {
     results.insert(results.end(), more.begin(), more.end());
+  }
+  return results;
+}
+
+// Of one head with documents, whose blocks end early.
+template <class T, class Width>
+Results HeadAttention(uint64_t seed) {
+  Operands<T> operands(seed);
+  std::vector<int32_t> starts;
+  for (int32_t i = 0; i < kRows; ++i) {
+    starts.push_back(i < 67 ? 0 : 67);
+  }
+  const cpu::AttentionHead<T> head{operands.In(), operands.In(), operands.In(), starts.data(), 0.2F};
+  const cpu::Rows<const T> grad_out = operands.In();
+  const cpu::Rows<T> out = operands.Out1();
+  const cpu::Rows<T> grad_query = operands.Out1();
+  std::vector<float> statistics(kRows);
+  std::vector<float> grad_key(kRows * kColumns);
+  std::vector<float> grad_value(kRows * kColumns);
+  using Kernel = cpu::BlockAttention<T, Width>;
+  std::vector<cpu::RoomLine> room(Kernel::RoomLines(kColumns));
+  Kernel::Forward(head, out, statistics.data(), room.data());
+  Kernel::Backward(head,
+                   {{out.data, kRows, kColumns, kColumns},
+                    statistics.data(),
+                    grad_out,
+                    grad_query,
+                    grad_key.data(),
+                    grad_value.data()},
+                   room.data());
+  Results results = operands.Written();
+  for (const auto& more : {statistics, grad_key, grad_value}) {
+    results.push_back(Bytes(more));
   }
   return results;
 }
@@ -193,6 +224,7 @@ TEMPLATE_TEST_CASE("kernels for vectors of both widths give the same bits", "", 
   INFO("GEOPIPE_TEST_SEED=" << seed);
   CHECK(Norm<TestType, Narrow>(seed) == Norm<TestType, Wide>(seed));
   CHECK(Attention<TestType, Narrow>(seed) == Attention<TestType, Wide>(seed));
+  CHECK(HeadAttention<TestType, Narrow>(seed) == HeadAttention<TestType, Wide>(seed));
   CHECK(Elementwise<TestType, Narrow>(seed) == Elementwise<TestType, Wide>(seed));
   CHECK(Loss<TestType, Narrow>(seed) == Loss<TestType, Wide>(seed));
 }
