@@ -324,7 +324,7 @@ absl::Status Run(const Flags& flags) {
                round.iteration, round.products, round.copy, ratios.back());
   }
   fmt::print("{}, {:.0f} GFLOP of products an iteration at {:.0f} GFLOP/s alone, peak memory {}\n", flags.precision,
-             floor.flops() / 1e9, Median(rates), FormatBytes(training->allocator().total().peak_bytes));
+             floor.flops() / 1e9, Median(rates), HumanBytes(training->allocator().total().peak_bytes));
   fmt::print("first iteration {:.3f} s, median {:.3f} s, {:.3f} x the floor, loss {:.4f}\n", first, Median(iterations),
              Median(ratios), training->loss());
   return PrintKernels(*training);
