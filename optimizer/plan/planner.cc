@@ -219,6 +219,15 @@ PlanResult Instead(const PlanRequest& request, PlanResult result, PlanResult bet
   return better;
 }
 
+// The faster of the two, with the evaluations of both.
+PlanResult FasterOf(const PlanRequest& request, PlanResult result, PlanResult other) {
+  if (other.prediction.iteration_ns < result.prediction.iteration_ns) {
+    return Instead(request, std::move(result), std::move(other));
+  }
+  result.search.evaluations += other.search.evaluations;
+  return result;
+}
+
 // `result`, or the plan of other degrees that is faster with a schedule made to measure.
 absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSource& source, const ShapeFound& found,
                                        PlanResult result) {
@@ -248,11 +257,7 @@ absl::StatusOr<PlanResult> BestOfClose(const PlanRequest& request, const CostSou
     // The refinement's plan has the layers that are best with another mode.
     GP_ASSIGN_OR_RETURN(better, Report(pinned, source, there, &faster.refinement));
   }
-  if (better.prediction.iteration_ns >= iteration_ns) {
-    result.search.evaluations += better.search.evaluations;
-    return result;
-  }
-  return Instead(request, std::move(result), std::move(better));
+  return FasterOf(request, std::move(result), std::move(better));
 }
 
 // Reports the grid's plan as if its grid were all that the job asks for.
@@ -308,6 +313,33 @@ absl::StatusOr<PlanResult> BestOfMixed(const PlanRequest& request, const CostSou
   return Instead(request, std::move(result), std::move(better));
 }
 
+// `unmixed`, or a faster plan whose ranks recompute differently, at its degrees or at others.
+absl::StatusOr<PlanResult> BestOfCloseMixed(const PlanRequest& request, const CostSource& source,
+                                            const ShapeFound& found, PlanResult unmixed) {
+  GP_ASSIGN_OR_RETURN(PlanResult result, BestOfMixed(request, source, std::move(unmixed)));
+  std::vector<Shape> others{found.shape};
+  std::ranges::copy(found.close, std::back_inserter(others));
+  Shape own = ShapeOfPlan(result.plan);
+  own.ranks.clear();
+  std::erase(others, own);
+  GP_ASSIGN_OR_RETURN(const Refinement mixed, MixRecomputeAt(request, source, others, result.prediction.iteration_ns));
+  result.search.evaluations += mixed.evaluations;
+  result.search.stopped_early |= mixed.stopped_early;
+  if (!mixed.better.has_value()) {
+    return result;
+  }
+  PlanRequest pinned = request;
+  pinned.single_site = false;
+  pinned.job = JobOf(request.job, ShapeOfPlan(mixed.better->plan));
+  GP_ASSIGN_OR_RETURN(const ShapeFound there, SearchShapes(pinned, source));
+  if (there.space == nullptr) {
+    return result;
+  }
+  GP_ASSIGN_OR_RETURN(PlanResult pure, Report(pinned, source, there, nullptr));
+  GP_ASSIGN_OR_RETURN(PlanResult better, BestOfMixed(pinned, source, std::move(pure)));
+  return FasterOf(request, std::move(result), std::move(better));
+}
+
 // `progress` for all searches for one plan: evaluations never fall where a search begins anew, and the best never
 // rises.
 std::function<void(int64_t, int64_t)> Steady(std::function<void(int64_t, int64_t)> progress) {
@@ -351,11 +383,7 @@ absl::StatusOr<PlanResult> Polished(const PlanRequest& request, const CostSource
 // `result`, or a faster plan at fewer of the job's sites.
 absl::StatusOr<PlanResult> BestOfFewerSites(const PlanRequest& request, const CostSource& source, PlanResult result) {
   const auto take = [&](PlanResult there) {
-    if (there.prediction.iteration_ns < result.prediction.iteration_ns) {
-      result = Instead(request, std::move(result), std::move(there));
-    } else {
-      result.search.evaluations += there.search.evaluations;
-    }
+    result = FasterOf(request, std::move(result), std::move(there));
     return result.prediction.iteration_ns;
   };
   PlanAtFewerSites(request, source, {result.prediction.iteration_ns, result.search.cut_short}, take);
@@ -433,9 +461,13 @@ absl::StatusOr<PlanResult> PlanWithModel(PlanRequest request) {
   if (has_none) {
     reported = FirstOfOthers(request, source, reported.status());
   } else if (reported.ok()) {
-    TellProgress(request, reported);
-    reported = BestOfClose(request, source, found, *std::move(reported));
-    for (const auto step : {BestOfMixed, BestOfGrids, Polished, BestOfFewerSites, Weighed}) {
+    for (const auto step : {BestOfClose, BestOfCloseMixed}) {
+      TellProgress(request, reported);
+      if (reported.ok()) {
+        reported = step(request, source, found, *std::move(reported));
+      }
+    }
+    for (const auto step : {BestOfGrids, Polished, BestOfFewerSites, Weighed}) {
       TellProgress(request, reported);
       if (reported.ok()) {
         reported = step(request, source, *std::move(reported));

@@ -178,7 +178,7 @@ class ShapeSearch {
     const bool stands_for_others = job.parallelism.zero_stage != request_.job.parallelism.zero_stage;
     made.ranked.bound_ns = stands_for_others ? space->LowerBoundOfZeroStagesNs() : space->LowerBoundNs();
     made.ranked.rank_ns = made.ranked.bound_ns;
-    made.ranked.searched_ns = std::min(space->LowerBoundNs(), space->ManyStagesNs().value_or(kImpossible));
+    made.ranked.searched_ns = space->SearchedNs();
     if (quick) {
       std::optional<PlanSpace::Guess> guess = space->Quick();
       made.ranked.rank_ns = guess.has_value() ? guess->iteration_ns : kImpossible;

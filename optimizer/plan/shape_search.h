@@ -26,8 +26,8 @@ struct ShapeFound {
   int64_t unproven = 0;  // exhaustive: shapes with too many genomes
   bool stopped_early = false;
   std::optional<OtherShape> other;  // the best that was not taken, as far as it was searched
-  // Other shapes for which a schedule made to measure may take at most kCloseRatio of the time found, by their bound
-  // and PlanSpace::ManyStagesNs: the least first, pipelines spelled out.
+  // Other shapes for which a schedule made to measure may take at most kCloseRatio of the time found, by
+  // PlanSpace::SearchedNs: the least first, pipelines spelled out.
   std::vector<Shape> close;
   static constexpr double kCloseRatio = 1.1;
   static constexpr size_t kMaxClose = 32;

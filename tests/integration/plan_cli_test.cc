@@ -111,7 +111,7 @@ TEST_CASE("degrees that are left open are never worse than those that are fixed"
        {"tensor: auto, pipeline: auto, data: auto, recompute: selective", "tensor: 8, pipeline: 8, data: 4",
         "tensor: 4, pipeline: 4, data: 16", "tensor: 2, pipeline: 8, data: 16"}) {
     INFO(fixed);
-    CHECK(best_s <= iteration_s(fixed) * 1.003);  // consistency_bench's tolerance: a point's search is a heuristic
+    CHECK(best_s <= iteration_s(fixed) * 1.001);  // a plan by other degrees must gain so much to be taken
   }
 }
 

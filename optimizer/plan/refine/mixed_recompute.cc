@@ -21,6 +21,7 @@
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/plan/space/plan_space.h"
 #include "optimizer/plan/space/shapes.h"
+#include "optimizer/plan/space/site_ranks.h"
 #include "optimizer/schedule/lowering.h"
 #include "optimizer/search/genetic_search.h"
 
@@ -38,31 +39,17 @@ constexpr int32_t kFewRanks = 8;
 
 class Mixer {
  public:
-  Mixer(const PlanRequest& request, const CostSource& source, const PlanResult& result)
-      : source_(source),
-        pinned_(request),
+  Mixer(const PlanRequest& request, const CostSource& source, int64_t best_ns, int64_t actions)
+      : request_(request),
+        source_(source),
         modes_(RecomputeModes(request.job)),
-        plan_(result.plan),
-        schedule_(DropCommunication(result.schedule)),
-        best_ns_(result.prediction.iteration_ns),
-        actions_left_(request.refine_fully ? kMixActions : kMixSurveyActions) {
-    const Plan& plan = result.plan;
-    pinned_.job = JobOf(request.job, ShapeOfPlan(plan));
-    pinned_.job.search.micro_batch_size = {plan.micro_batch_size};
-    pinned_.job.search.sequence_length = {plan.sequence_length};
-    pinned_.job.parallelism.zero_stage = plan.zero_stage;
-    pinned_.job.parallelism.recompute = plan.pipeline_ranks.front().recompute;
-  }
+        best_ns_(best_ns),
+        actions_left_(actions) {}
 
-  absl::StatusOr<Refinement> Run() {
-    GP_ASSIGN_OR_RETURN(const std::vector<Recompute> fitting, CheapestThatFit());
-    GP_RETURN_IF_ERROR(Try(fitting).status());
-    for (const std::vector<Recompute>& modes : Prefixes()) {
-      if (Ended()) {
-        break;
-      }
-      GP_RETURN_IF_ERROR(Try(modes).status());
-    }
+  // Mixes at the shape of the best plan so far, for as long as that helps.
+  absl::Status MixBest(const PlanResult& result) {
+    plan_is_best_ = true;
+    GP_RETURN_IF_ERROR(MixFirst(result.plan, result.schedule));
     for (bool improved = true; improved && !Ended();) {
       improved = false;
       for (const std::vector<Recompute>& modes : Neighbours()) {
@@ -75,12 +62,57 @@ class Mixer {
         }
       }
     }
-    return std::move(found_);
+    return absl::OkStatus();
   }
 
+  // Mixes the first ranks with the others at a shape whose bound leaves room.
+  absl::Status MixAtShape(const Shape& shape) {
+    const JobSpec job = JobOf(request_.job, shape);
+    GP_ASSIGN_OR_RETURN(Plan placement, PlaceBySpeed(job, request_.cluster, source_, shape.sites));
+    GP_ASSIGN_OR_RETURN(const PlanSpace space,
+                        PlanSpace::Create(job, request_.cluster, source_, request_.comm, {}, std::move(placement)));
+    const CandidateModel& model = space.model();
+    if (model.stages() < 2 || space.SearchedNs() >= WorthNs()) {
+      return absl::OkStatus();
+    }
+    const std::optional<PlanSpace::Guess> guess = space.Quick();
+    if (!guess.has_value()) {
+      return absl::OkStatus();
+    }
+    plan_is_best_ = false;
+    return MixFirst(model.PlanOf(guess->candidate), model.ScheduleOf(guess->candidate));
+  }
+
+  Refinement Take() { return std::move(found_); }
+
  private:
+  // Tries the cheapest modes, and modes of the first ranks, at the shape, b, s and ZeRO stage of `start`.
+  absl::Status MixFirst(Plan start, const Schedule& schedule) {
+    if (Ended()) {
+      return absl::OkStatus();
+    }
+    plan_ = std::move(start);
+    schedule_ = DropCommunication(schedule);
+    tried_.clear();
+    pinned_ = request_;
+    pinned_.job = JobOf(request_.job, ShapeOfPlan(plan_));
+    pinned_.job.search.micro_batch_size = {plan_.micro_batch_size};
+    pinned_.job.search.sequence_length = {plan_.sequence_length};
+    pinned_.job.parallelism.zero_stage = plan_.zero_stage;
+    pinned_.job.parallelism.recompute = plan_.pipeline_ranks.front().recompute;
+    GP_ASSIGN_OR_RETURN(const std::vector<Recompute> fitting, CheapestThatFit());
+    GP_RETURN_IF_ERROR(Try(fitting).status());
+    for (const std::vector<Recompute>& modes : Prefixes()) {
+      if (Ended()) {
+        break;
+      }
+      GP_RETURN_IF_ERROR(Try(modes).status());
+    }
+    return absl::OkStatus();
+  }
+
   bool Ended() {
-    found_.stopped_early = found_.stopped_early || (pinned_.should_stop && pinned_.should_stop());
+    found_.stopped_early = found_.stopped_early || (request_.should_stop && request_.should_stop());
     return actions_left_ <= 0 || found_.stopped_early;
   }
   int64_t WorthNs() const { return best_ns_ - best_ns_ / 1'000'000 * kMixGainPpm; }
@@ -159,7 +191,9 @@ class Mixer {
       return false;
     }
     const int64_t before_ns = best_ns_;
-    GP_RETURN_IF_ERROR(TryAsItIs(plan));
+    if (plan_is_best_) {
+      GP_RETURN_IF_ERROR(TryAsItIs(plan));
+    }
     if (plan.StagesPerRank() > 1) {
       const std::vector<LayerRange> layers = SplitLayers(pinned_.job.model, plan.grid.pipeline);
       plan.stages.clear();
@@ -174,11 +208,11 @@ class Mixer {
     }
     if (kind == ScheduleKind::kAuto) {
       GP_ASSIGN_OR_RETURN(Refinement made, RefineSchedule(pinned_, source_, plan, best_ns_, RefineEffort::kSurvey));
-      Take(std::move(made));
+      Note(std::move(made));
     } else if (!RowOf(kind).searched) {
       absl::StatusOr<Refinement> made = PlanByRule(pinned_, source_, plan);
       if (made.ok()) {
-        Take(*std::move(made));
+        Note(*std::move(made));
       }
     }
     return best_ns_ < before_ns;
@@ -191,7 +225,7 @@ class Mixer {
     if (timed.prediction.fits) {
       made.better = std::move(timed);
     }
-    Take(std::move(made));
+    Note(std::move(made));
     return absl::OkStatus();
   }
 
@@ -220,11 +254,11 @@ class Mixer {
       GP_ASSIGN_OR_RETURN(plan.prediction,
                           PredictPlan(space.model().job(), plan.plan, space.model().CostsOf(candidate)));
     }
-    Take(std::move(made));
+    Note(std::move(made));
     return absl::OkStatus();
   }
 
-  void Take(Refinement made) {
+  void Note(Refinement made) {
     actions_left_ -= (1 + made.evaluations) * 3 * std::ssize(plan_.stages) * plan_.micro_batches;
     found_.evaluations += made.evaluations;
     if (!made.better.has_value() || made.better->prediction.prediction.iteration_ns > WorthNs()) {
@@ -233,30 +267,52 @@ class Mixer {
     best_ns_ = made.better->prediction.prediction.iteration_ns;
     plan_ = made.better->plan;
     schedule_ = DropCommunication(made.better->prediction.schedule);
+    plan_is_best_ = true;
     found_.better = std::move(made.better);
   }
 
+  const PlanRequest& request_;
   const CostSource& source_;
-  PlanRequest pinned_;
   std::vector<Recompute> modes_;
-  Plan plan_;          // the best so far
-  Schedule schedule_;  // its
+  // Of the shape at hand:
+  PlanRequest pinned_;
+  Plan plan_;                  // the best so far; or one by rule, not of the job's kind perhaps, until one is better
+  Schedule schedule_;          // its
+  bool plan_is_best_ = false;  // else there is a better one of another shape
   int64_t best_ns_ = 0;
   int64_t actions_left_ = 0;
   std::set<std::vector<Recompute>> tried_;
   Refinement found_;
 };
 
+// True when the request wants the modes of ranks to be mixed.
+bool MayMix(const PlanRequest& request) {
+  return request.refine && request.method == SearchMethod::kGenetic && request.comm == CommMode::kNonBlocking &&
+         request.fixed_delta_n.empty() && !request.job.parallelism.recompute.has_value();
+}
+
 }  // namespace
 
 absl::StatusOr<Refinement> MixRecompute(const PlanRequest& request, const CostSource& source,
                                         const PlanResult& result) {
-  if (!request.refine || request.method != SearchMethod::kGenetic || request.comm != CommMode::kNonBlocking ||
-      !request.fixed_delta_n.empty() || request.job.parallelism.recompute.has_value() ||
-      result.plan.grid.pipeline < 2) {
+  if (!MayMix(request) || result.plan.grid.pipeline < 2) {
     return Refinement{};
   }
-  return Mixer(request, source, result).Run();
+  Mixer mixer(request, source, result.prediction.iteration_ns, request.refine_fully ? kMixActions : kMixSurveyActions);
+  GP_RETURN_IF_ERROR(mixer.MixBest(result));
+  return mixer.Take();
+}
+
+absl::StatusOr<Refinement> MixRecomputeAt(const PlanRequest& request, const CostSource& source,
+                                          std::span<const Shape> shapes, int64_t iteration_ns) {
+  if (!MayMix(request)) {
+    return Refinement{};
+  }
+  Mixer mixer(request, source, iteration_ns, kMixSurveyActions);
+  for (const Shape& shape : shapes) {
+    GP_RETURN_IF_ERROR(mixer.MixAtShape(shape));
+  }
+  return mixer.Take();
 }
 
 }  // namespace geopipe

@@ -321,13 +321,12 @@ std::optional<PlanSpace::Guess> PlanSpace::Quick() const {
   return best;
 }
 
-std::optional<int64_t> PlanSpace::ManyStagesNs() const {
-  std::optional<int64_t> least_ns;
+int64_t PlanSpace::SearchedNs() const {
+  int64_t least_ns = LowerBoundNs();
   for (const CandidateModel::Point& point : model_.points()) {
     const std::optional<int64_t> time_ns = model_.ManyStagesNs(point);
-    if (time_ns.has_value() && (!least_ns.has_value() || *time_ns < *least_ns) &&
-        MayFit(model_, FrugalCandidate(kinds_.searched.front(), point))) {
-      least_ns = time_ns;
+    if (time_ns.has_value() && *time_ns < least_ns && MayFit(model_, FrugalCandidate(kinds_.searched.front(), point))) {
+      least_ns = *time_ns;
     }
   }
   return least_ns;

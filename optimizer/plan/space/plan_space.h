@@ -68,9 +68,9 @@ class PlanSpace {
     Candidate candidate;
   };
   std::optional<Guess> Quick() const;
-  // Estimated least time of schedules that no genome describes, with several stages on every pipeline rank; nullopt if
-  // there may be none.
-  std::optional<int64_t> ManyStagesNs() const;
+  // About the least time of all plans that there may be, including those that no genome describes: the least bound, or
+  // less where schedules with several stages on every pipeline rank are estimated to take less.
+  int64_t SearchedNs() const;
   // 0 unless memory rules all genomes out, which is known in closed form: the least in flight is the least of
   // everything. Then the bytes by which the tightest stage exceeds its capacity with evenly split layers and the least
   // ΔN, at the most frugal b, s and mode.

@@ -96,5 +96,47 @@ TEST_CASE("no rank alone could recompute in another way, with the same layers an
   }
 }
 
+// Llama-2 70B on two sites of 8 nodes, whose devices have 60 GB.
+PlanRequest ScarceClusterRequest() {
+  PlanRequest request = ScarceRequest(60'000'000'000);
+  request.job.model = ModelPreset("llama-2-70b").value();
+  request.job.training.tokens_per_iteration = 1 << 21;
+  request.job.parallelism.zero_stage = 1;
+  request.job.search.micro_batch_size = {1};
+  request.job.search.sequence_length = {4096};
+  request.job.placement.sites = {"north", "west"};
+  SiteSpec site = request.cluster.sites.front();
+  site.nodes = 8;
+  site.device.peak_flops = 989e12;
+  site.device.efficiency = 0.6;
+  site.device.memory_bandwidth_bytes_per_s = 3.35e12;
+  site.device.intra_node_bandwidth_bytes_per_s = 450e9;
+  site.network = {.bandwidth_bytes_per_s = 50e9, .latency_ns = 5'000};
+  request.cluster.sites = {site, site};
+  request.cluster.sites.back().name = "west";
+  request.cluster.links = {{"north", "west", 15 * test::kMillisecond, 12.5e9}};
+  return request;
+}
+
+TEST_CASE("degrees that only a mix makes the fastest are found") {
+  PlanRequest request = ScarceClusterRequest();
+  const auto planned = [&](int32_t tensor, int32_t pipeline, int32_t data) {
+    request.job.parallelism.tensor = tensor;
+    request.job.parallelism.pipeline = pipeline;
+    request.job.parallelism.data = data;
+    return MakePlan(request).value();
+  };
+  const PlanResult open = planned(0, 0, 0);
+  const ProcessGrid& grid = open.plan.grid;
+  INFO(grid.tensor << " " << grid.pipeline << " " << grid.data << ", " << RecomputeText(open.plan));
+  CHECK(!open.plan.SameRecompute().has_value());
+  // The former are the fastest with the same mode on all ranks, as far as these are searched; the latter with a mix.
+  const int64_t wide_ns = planned(4, 4, 8).prediction.iteration_ns;
+  const int64_t narrow_ns = planned(2, 16, 4).prediction.iteration_ns;
+  CHECK(narrow_ns + narrow_ns / 100 < wide_ns);
+  CHECK(open.prediction.iteration_ns <= narrow_ns);
+  CHECK(planned(grid.tensor, grid.pipeline, grid.data).plan == open.plan);
+}
+
 }  // namespace
 }  // namespace geopipe
