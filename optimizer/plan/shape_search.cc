@@ -81,7 +81,8 @@ class ShapeSearch {
     if (!tries_all) {
       ranked = Improve(std::move(ranked));
     }
-    GP_RETURN_IF_ERROR(SearchInTurn(ranked, tries_all));
+    const size_t searched = tries_all ? ranked.size() : std::min(ranked.size(), kSearchedShapes);
+    GP_RETURN_IF_ERROR(SearchInTurn(std::span(ranked).first(searched), tries_all));
     NoteClose(std::move(ranked));
     if (found_.space == nullptr && found_.unproven > 0 && !found_.stopped_early) {
       return too_large_;
@@ -111,13 +112,13 @@ class ShapeSearch {
   }
 
   // Searches the shapes one after the other, as long as one may beat the best.
-  absl::Status SearchInTurn(const std::vector<Ranked>& ranked, bool tries_all) {
+  absl::Status SearchInTurn(std::span<const Ranked> ranked, bool tries_all) {
     for (size_t i = 0; i < ranked.size() && !found_.stopped_early; ++i) {
       const auto in_the_race = [&](const Ranked& next) { return !tries_all || next.rank_ns < best_ns_; };
       // No later shape is better either, in the order of bounds; among equals the earlier order stays.
       const bool spent = request_.method == SearchMethod::kGenetic && found_.space != nullptr && Left() <= 0;
       if (spent || !in_the_race(ranked[i])) {
-        NoteSlower(std::span(ranked).subspan(i));
+        NoteSlower(ranked.subspan(i));
         break;
       }
       const bool is_last = std::none_of(ranked.begin() + static_cast<std::ptrdiff_t>(i) + 1, ranked.end(), in_the_race);
@@ -170,7 +171,9 @@ class ShapeSearch {
     if (!space.ok()) {
       return {.status = space.status(), .excess_bytes = 0, .ranked = {}, .genomes = 0};
     }
-    Made made{absl::OkStatus(), space->LeastExcessBytes(), {}, space->size()};
+    Made made;
+    made.excess_bytes = space->LeastExcessBytes();
+    made.genomes = space->size();
     made.ranked.shape = shape;
     if (made.excess_bytes > 0) {
       return made;
@@ -329,7 +332,7 @@ class ShapeSearch {
     return guess.has_value() ? guess->iteration_ns : kImpossible;
   }
 
-  // Searches locally over orders from the best of `ranked`; then ranks the best shapes of all.
+  // Searches locally over orders from the best of `ranked`; then ranks those shapes, too.
   std::vector<Ranked> Improve(std::vector<Ranked> ranked) {
     std::vector<Shape> starts;  // pipeline as the job says
     for (const Ranked& from : ranked) {
@@ -370,7 +373,6 @@ class ShapeSearch {
     std::erase_if(ranked, [&](const Ranked& r) {
       return ++orders[{r.shape.tensor, r.shape.pipeline, r.shape.data}] > kOrdersOfDegrees;
     });
-    ranked.resize(std::min(ranked.size(), kSearchedShapes));
     return ranked;
   }
 

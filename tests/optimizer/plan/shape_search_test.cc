@@ -1,4 +1,6 @@
 // Tests the planner where orders of sites and degrees are left to it.
+#include "optimizer/plan/shape_search.h"
+
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
@@ -61,6 +63,20 @@ TEST_CASE("a job that fits nowhere is infeasible, however large its space and wh
   }
   open.method = SearchMethod::kGenetic;
   CheckDoesNotFit(MakePlan(open).status());
+}
+
+TEST_CASE("close shapes among many sites are those of all that were ranked, not of the few that were searched") {
+  PlanRequest request = OpenRequest();
+  request.cluster = EqualSites(6);
+  int64_t links = 0;
+  for (LinkSpec& link : request.cluster.links) {
+    link.latency_ns = (1 + links % 5) * 5 * test::kMillisecond;
+    link.bandwidth_bytes_per_s = 50e9;
+    ++links;
+  }
+  const ShapeFound found = SearchShapes(request, CostSource(request.job, request.cluster, nullptr)).value();
+  REQUIRE(found.space != nullptr);
+  CHECK(found.close.size() > 8);
 }
 
 TEST_CASE("what does not fit is told of the degrees that need least") {
