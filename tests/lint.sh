@@ -27,13 +27,14 @@ case ${1:-} in
     ;;
   tidy)
     shift
+    clang_tidy=(clang-tidy --quiet -p build/tidy --extra-arg=-Wno-unknown-warning-option)  # g++ has more warnings
     if [ $# -gt 0 ]; then
       configure OFF
-      printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/tidy
+      printf '%s\0' "$@" | xargs -0 -n 1 -P "$(nproc)" "${clang_tidy[@]}"
     else
       configure ON
       sed -n 's/^ *"file": "\(.*\)",\{0,1\}$/\1/p' build/tidy/compile_commands.json | grep -v '/generated/\|/precompiled' |
-        tr '\n' '\0' | xargs -0 -n 1 -P "$(nproc)" clang-tidy --quiet -p build/tidy \
+        tr '\n' '\0' | xargs -0 -n 1 -P "$(nproc)" "${clang_tidy[@]}" \
           --checks=-bugprone-suspicious-include \
           --header-filter='/(optimizer|runtime|agent|coordinator|proto/wire|tests)/.*\.(h|cc)$'
     fi

@@ -223,7 +223,8 @@ absl::Status CpuBackend::SumsOfSquares(VectorView<const float> values, const std
                                        VectorView<double> sums) {
   GP_CHECK(sums.size == std::ssize(runs));
   for (size_t i = 0; i < runs.size(); ++i) {
-    const auto [begin, end] = runs[i];
+    const int64_t begin = runs[i].first;
+    const int64_t end = runs[i].second;
     GP_CHECK(begin <= end && (begin == end || (begin >= 0 && end <= values.size)), "[{}, {}) of {}", begin, end,
              values.size);
     sums_.resize(static_cast<size_t>((end - begin + cpu::kSumBlock - 1) / cpu::kSumBlock));

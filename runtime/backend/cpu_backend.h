@@ -81,7 +81,7 @@ class CpuBackend final : public Backend {
   // Calls f(T(), Kernel()) with the type of the elements and the kernel of cpu_head_attention.h for such heads.
   template <class F>
   absl::Status WithHeadKernel(DType dtype, int64_t head_dim, const F& f) const;
-  // What the threads' kernels compute in.
+  // Room that the threads' kernels compute in.
   cpu::RoomLine* HeadRooms(int64_t lines);
   // Grows workspace_ to at least `floats` floats.
   absl::Status ReserveWorkspace(int64_t floats);

@@ -151,7 +151,7 @@ void PackTransposed(const Rows<const T>& x, const Rows<float>& to) {
   }
 }
 
-// Which keys of a block each query of a vector of queries sees.
+// Keys of a block that each query of a vector of queries sees.
 struct Sight {
   Int32Vector last[kVectors];   // key that the query sees, counted from the block's first, as the others
   Int32Vector first[kVectors];  // that its document begins with
@@ -329,6 +329,9 @@ void BackwardBlock(const AttentionHead<T>& head, const AttentionHeadGrad<T>& gra
   });
 }
 
+// Zeroes rows that lie together.
+void Clear(const Rows<float>& x) { std::memset(x.data, 0, static_cast<size_t>(x.rows * x.columns) * sizeof(float)); }
+
 void Fill(float* begin, const float* end, float value) {
   for (; begin < end; ++begin) {
     *begin = value;
@@ -357,8 +360,8 @@ void BlockAttention<T, Width>::Forward(const AttentionHead<T>& head, const Rows<
     const int64_t queries = AtMost(kQueries, s - first);
     PackTransposed(Block(head.query, first, queries), room.queries);
     PackStarts(head.starts == nullptr ? nullptr : head.starts + first, queries, room.starts);
-    std::memset(room.sums.data, 0, static_cast<size_t>(kQueries * room.width) * sizeof(float));
-    std::memset(room.totals, 0, kQueries * sizeof(float));
+    Clear(room.sums);
+    Fill(room.totals, room.totals + kQueries, 0);
     Fill(room.maxima, room.maxima + kQueries, kNothing);
     for (int64_t first_key = FirstSeen(head, first) / kKeys * kKeys; first_key < first + queries; first_key += kKeys) {
       ForwardBlock(head, room, first, queries, first_key, AtMost(kKeys, first + queries - first_key));
@@ -388,7 +391,7 @@ void BlockAttention<T, Width>::Backward(const AttentionHead<T>& head, const Atte
     std::memcpy(room.statistics, grad.statistics + first, static_cast<size_t>(queries) * sizeof(float));
     Fill(room.statistics + queries, room.statistics + kQueries, kHidden);
     Fill(room.products + queries, room.products + kQueries, 0);
-    std::memset(room.grad_queries.data, 0, static_cast<size_t>(kQueries * room.width) * sizeof(float));
+    Clear(room.grad_queries);
     for (int64_t first_key = FirstSeen(head, first) / kKeys * kKeys; first_key < first + queries; first_key += kKeys) {
       BackwardBlock(head, grad, room, first, queries, first_key, AtMost(kKeys, first + queries - first_key));
     }

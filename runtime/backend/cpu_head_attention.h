@@ -9,7 +9,7 @@
 
 namespace geopipe::cpu {
 
-// What a room consists of.
+// A piece of a room.
 struct alignas(64) RoomLine {
   std::byte bytes[64];
 };
@@ -52,7 +52,7 @@ struct TileAttention {
   // True for whole tiles of a size that the caches hold.
   static constexpr bool Fits(int64_t head_dim) { return head_dim % 32 == 0 && head_dim <= 256; }
 
-  // As BlockAttention's.
+  // The three do what BlockAttention's do.
   static int64_t RoomLines(int64_t head_dim);
   static void Forward(const AttentionHead<BFloat16>& head, const Rows<BFloat16>& out, float* statistics,
                       RoomLine* room);

@@ -1,4 +1,4 @@
-// What the kernels of a whole head (cpu_head_attention.h) share. Only for cpu_*.cc kernel files, as cpu_simd.h.
+// The kernels of a whole head (cpu_head_attention.h) share this. Only cpu_*.cc kernel files include it, as cpu_simd.h.
 #pragma once
 
 #include <utility>
@@ -18,23 +18,24 @@ constexpr int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) /
 constexpr int64_t AtMost(int64_t value, int64_t bound) { return value < bound ? value : bound; }
 constexpr int64_t AtLeast(int64_t value, int64_t bound) { return value > bound ? value : bound; }
 
-// Hands out parts of a room, from null on to measure one.
+// Hands out parts of a room; of a room that is null, to measure one.
 class Parts {
  public:
-  explicit GP_CPU_BODY Parts(RoomLine* room) : next_(reinterpret_cast<uintptr_t>(room)) {}
+  explicit GP_CPU_BODY Parts(RoomLine* room) : room_(room) {}
 
   template <class T>
   GP_CPU_BODY T* Take(int64_t count) {
-    auto* const part = reinterpret_cast<T*>(next_);
-    next_ += static_cast<uintptr_t>(RoundUp(count * static_cast<int64_t>(sizeof(T)), sizeof(RoomLine)));
-    return part;
+    constexpr auto kLine = static_cast<int64_t>(sizeof(RoomLine));
+    RoomLine* const part = room_ == nullptr ? nullptr : room_ + lines_;
+    lines_ += RoundUp(count * static_cast<int64_t>(sizeof(T)), kLine) / kLine;
+    return reinterpret_cast<T*>(part);
   }
 
-  // Of a room from null on.
-  GP_CPU_BODY int64_t lines() const { return static_cast<int64_t>(next_ / sizeof(RoomLine)); }
+  GP_CPU_BODY int64_t lines() const { return lines_; }
 
  private:
-  uintptr_t next_;
+  RoomLine* room_;
+  int64_t lines_ = 0;
 };
 
 template <class T>

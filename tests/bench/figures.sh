@@ -21,7 +21,8 @@ export TMPDIR=$work
 
 examples=deploy/examples
 clusters=tests/golden/clusters
-grid=(--sweep latency=0.5ms..50ms --sweep bandwidth=10Gbps..800Gbps --steps "7,7")
+sweeps=(--sweep latency=0.5ms..50ms --sweep bandwidth=10Gbps..800Gbps)
+grid=("${sweeps[@]}" --steps "7,7")
 
 plan_example() { # 13b|70b, flags
   local job=$1
@@ -110,8 +111,8 @@ figure_sweep_choices() {
       for job in 13b 70b; do
         sed "s/micro_batch_size: \[[^]]*\]/micro_batch_size: [$b]/; s/sequence_length: \[[^]]*\]/sequence_length: [$s]/" \
           "$examples/llama-2-$job.yaml" > "$work/job.yaml"
-        "$ctl" plan -f "$work/job.yaml" --topology "$examples/three-regions.yaml" "${grid[@]}" \
-          --sweep-schedules geopipe,auto --export-csv "$work/choices.csv" > /dev/null
+        "$ctl" plan -f "$work/job.yaml" --topology "$examples/three-regions.yaml" "${sweeps[@]}" \
+          --steps 3,3 --sweep-schedules geopipe,auto --export-csv "$work/choices.csv" > /dev/null
         for schedule in geopipe auto; do
           columns "$work/choices.csv" searched bubble_reduction gain | awk -v schedule="$schedule" '
             $1 == schedule { ++n; most = $2 > most ? $2 : most; gain += $3 }

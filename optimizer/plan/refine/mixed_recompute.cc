@@ -274,7 +274,7 @@ class Mixer {
   const PlanRequest& request_;
   const CostSource& source_;
   std::vector<Recompute> modes_;
-  // Of the shape at hand:
+  // These are of the shape at hand:
   PlanRequest pinned_;
   Plan plan_;                  // the best so far; or one by rule, not of the job's kind perhaps, until one is better
   Schedule schedule_;          // its

@@ -122,7 +122,7 @@ Results Attention(uint64_t seed) {
   return results;
 }
 
-// Of one head with documents, whose blocks end early.
+// Kernels of one head with documents, whose blocks end early.
 template <class T, class Width>
 Results HeadAttention(uint64_t seed) {
   Operands<T> operands(seed);
