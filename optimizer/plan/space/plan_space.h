@@ -68,8 +68,8 @@ class PlanSpace {
     Candidate candidate;
   };
   std::optional<Guess> Quick() const;
-  // Estimates the least time of all plans that there may be, including those that no genome describes: the least bound, or
-  // less where schedules with several stages on every pipeline rank are estimated to take less.
+  // Estimates the least time of all plans that there may be, including those that no genome describes: the least bound,
+  // or less where schedules with several stages on every pipeline rank are estimated to take less.
   int64_t SearchedNs() const;
   // 0 unless memory rules all genomes out, which is known in closed form: the least in flight is the least of
   // everything. Then the bytes by which the tightest stage exceeds its capacity with evenly split layers and the least
