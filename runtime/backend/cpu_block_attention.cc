@@ -151,6 +151,14 @@ void PackTransposed(const Rows<const T>& x, const Rows<float>& to) {
   }
 }
 
+// Queries and keys that are taken together.
+struct Pairs {
+  int64_t first_query;
+  int64_t queries;
+  int64_t first_key;
+  int64_t keys;
+};
+
 // Keys of a block that each query of a vector of queries sees.
 struct Sight {
   Int32Vector last[kVectors];   // key that the query sees, counted from the block's first, as the others
@@ -159,19 +167,19 @@ struct Sight {
   int64_t whole;                // from 0 to here every query sees all
 };
 
-// Sight of the queries `query`, … of which block row `row` is the first; starts: of the block's rows, or null.
-GP_CPU_INLINE Sight SightOf(int64_t first_query, int64_t row, const int32_t* starts, int64_t first_key, int64_t keys) {
+// The sight of a vector of queries from block row `row` on; starts: of all block rows, or null.
+GP_CPU_INLINE Sight SightOf(const Pairs& pairs, int64_t row, const int32_t* starts) {
   Sight sight;
-  const int64_t query = first_query + row - first_key;
+  const int64_t query = pairs.first_query + row - pairs.first_key;
   int64_t latest_start = 0;
   for (int64_t lane = 0; lane < kLanes; ++lane) {
-    const int64_t start = starts == nullptr ? 0 : AtLeast(starts[row + lane] - first_key, 0);
+    const int64_t start = starts == nullptr ? 0 : AtLeast(starts[row + lane] - pairs.first_key, 0);
     sight.last[lane / kVectorLanes][lane % kVectorLanes] = static_cast<int32_t>(query + lane);
     sight.first[lane / kVectorLanes][lane % kVectorLanes] = static_cast<int32_t>(start);
     latest_start = AtLeast(start, latest_start);
   }
-  sight.visible = AtLeast(AtMost(query + kLanes, keys), 0);
-  sight.whole = latest_start > 0 ? 0 : AtLeast(AtMost(query + 1, keys), 0);
+  sight.visible = AtLeast(AtMost(query + kLanes, pairs.keys), 0);
+  sight.whole = latest_start > 0 ? 0 : AtLeast(AtMost(query + 1, pairs.keys), 0);
   return sight;
 }
 
@@ -205,12 +213,22 @@ struct ForwardRoom {
   float* shrinks = parts.Take<float>(kQueries);
 };
 
-// Calls f(key, rows, row) for the block's keys from `key` on, which queries from block row `row` on may see.
+// Calls f(key, rows, row) for runs of `rows` keys from `key` on, which queries from block row `row` on may see.
 template <class F>
-GP_CPU_INLINE void ForKeys(int64_t first_query, int64_t first_key, int64_t keys, const F& f) {
-  for (int64_t key = 0; key < keys; key += kLanes) {
-    f(key, AtMost(kLanes, keys - key), AtLeast(first_key + key - first_query, 0) / kLanes * kLanes);
+GP_CPU_INLINE void ForKeys(const Pairs& pairs, const F& f) {
+  for (int64_t key = 0; key < pairs.keys; key += kLanes) {
+    f(key, AtMost(kLanes, pairs.keys - key), AtLeast(pairs.first_key + key - pairs.first_query, 0) / kLanes * kLanes);
   }
+}
+
+// products [keys, queries] = rows [keys, d] * columns [d, queries], where queries may see keys.
+void MultiplySeen(const Pairs& pairs, int64_t d, const Rows<float>& rows, const Rows<float>& columns,
+                  const Rows<float>& products) {
+  const int64_t lanes = RoundUp(pairs.queries, kLanes);
+  ForKeys(pairs, [&](int64_t key, int64_t count, int64_t row) GP_CPU_BODY {
+    AddUpAll<Begin::kZero>(FactorOf(rows, key, 0), Part(columns, 0, d, row, lanes - row),
+                           Part(products, key, count, row, lanes - row));
+  });
 }
 
 // Takes the scores of a vector of queries, from block row `row` on, into their softmax.
@@ -244,18 +262,12 @@ GP_CPU_INLINE void SoftmaxLanes(const ForwardRoom& room, int64_t row, const Sigh
 }
 
 template <class T>
-void ForwardBlock(const AttentionHead<T>& head, const ForwardRoom& room, int64_t first_query, int64_t queries,
-                  int64_t first_key, int64_t keys) {
-  Pack(Block(head.key, first_key, keys), room.keys);
-  Pack(Block(head.value, first_key, keys), room.values);
-  const int64_t d = head.query.columns;
-  const int64_t lanes = RoundUp(queries, kLanes);
-  ForKeys(first_query, first_key, keys, [&](int64_t key, int64_t rows, int64_t row) GP_CPU_BODY {
-    AddUpAll<Begin::kZero>(FactorOf(room.keys, key, 0), Part(room.queries, 0, d, row, lanes - row),
-                           Part(room.scores, key, rows, row, lanes - row));
-  });
-  for (int64_t row = 0; row < queries; row += kLanes) {
-    const Sight sight = SightOf(first_query, row, head.starts == nullptr ? nullptr : room.starts, first_key, keys);
+void ForwardBlock(const AttentionHead<T>& head, const ForwardRoom& room, const Pairs& pairs) {
+  Pack(Block(head.key, pairs.first_key, pairs.keys), room.keys);
+  Pack(Block(head.value, pairs.first_key, pairs.keys), room.values);
+  MultiplySeen(pairs, head.query.columns, room.keys, room.queries, room.scores);
+  for (int64_t row = 0; row < pairs.queries; row += kLanes) {
+    const Sight sight = SightOf(pairs, row, head.starts == nullptr ? nullptr : room.starts);
     SoftmaxLanes(room, row, sight, head.scale);
     AddUpAll<Begin::kScaledSums>(TransposedFactorOf(room.scores, 0, row), Block(room.values, 0, sight.visible),
                                  Block(room.sums, row, kLanes), room.shrinks + row);
@@ -303,28 +315,23 @@ GP_CPU_INLINE void ScoreGradients(const BackwardRoom& room, int64_t row, const S
 
 template <class T>
 void BackwardBlock(const AttentionHead<T>& head, const AttentionHeadGrad<T>& grad, const BackwardRoom& room,
-                   int64_t first_query, int64_t queries, int64_t first_key, int64_t keys) {
-  Pack(Block(head.key, first_key, keys), room.keys);
-  Pack(Block(head.value, first_key, keys), room.values);
+                   const Pairs& pairs) {
   const int64_t d = head.query.columns;
-  const int64_t lanes = RoundUp(queries, kLanes);
-  ForKeys(first_query, first_key, keys, [&](int64_t key, int64_t rows, int64_t row) GP_CPU_BODY {
-    AddUpAll<Begin::kZero>(FactorOf(room.keys, key, 0), Part(room.query_columns, 0, d, row, lanes - row),
-                           Part(room.scores, key, rows, row, lanes - row));
-    AddUpAll<Begin::kZero>(FactorOf(room.values, key, 0), Part(room.grad_columns, 0, d, row, lanes - row),
-                           Part(room.grad_scores, key, rows, row, lanes - row));
-  });
-  for (int64_t row = 0; row < queries; row += kLanes) {
-    const Sight sight = SightOf(first_query, row, head.starts == nullptr ? nullptr : room.starts, first_key, keys);
+  Pack(Block(head.key, pairs.first_key, pairs.keys), room.keys);
+  Pack(Block(head.value, pairs.first_key, pairs.keys), room.values);
+  MultiplySeen(pairs, d, room.keys, room.query_columns, room.scores);
+  MultiplySeen(pairs, d, room.values, room.grad_columns, room.grad_scores);
+  for (int64_t row = 0; row < pairs.queries; row += kLanes) {
+    const Sight sight = SightOf(pairs, row, head.starts == nullptr ? nullptr : room.starts);
     ScoreGradients(room, row, sight, head.scale);
     AddUpAll<Begin::kSums>(TransposedFactorOf(room.grad_scores, 0, row), Block(room.keys, 0, sight.visible),
                            Block(room.grad_queries, row, kLanes));
   }
-  ForKeys(first_query, first_key, keys, [&](int64_t key, int64_t rows, int64_t row) GP_CPU_BODY {
-    const int64_t at = (first_key + key) * d;
-    AddUpAll<Begin::kSums>(FactorOf(room.scores, key, row), Block(room.grads, row, queries - row),
+  ForKeys(pairs, [&](int64_t key, int64_t rows, int64_t row) GP_CPU_BODY {
+    const int64_t at = (pairs.first_key + key) * d;
+    AddUpAll<Begin::kSums>(FactorOf(room.scores, key, row), Block(room.grads, row, pairs.queries - row),
                            {grad.grad_value + at, rows, d, d});
-    AddUpAll<Begin::kSums>(FactorOf(room.grad_scores, key, row), Block(room.queries, row, queries - row),
+    AddUpAll<Begin::kSums>(FactorOf(room.grad_scores, key, row), Block(room.queries, row, pairs.queries - row),
                            {grad.grad_key + at, rows, d, d});
   });
 }
@@ -364,7 +371,7 @@ void BlockAttention<T, Width>::Forward(const AttentionHead<T>& head, const Rows<
     Fill(room.totals, room.totals + kQueries, 0);
     Fill(room.maxima, room.maxima + kQueries, kNothing);
     for (int64_t first_key = FirstSeen(head, first) / kKeys * kKeys; first_key < first + queries; first_key += kKeys) {
-      ForwardBlock(head, room, first, queries, first_key, AtMost(kKeys, first + queries - first_key));
+      ForwardBlock(head, room, {first, queries, first_key, AtMost(kKeys, first + queries - first_key)});
     }
     AttentionKernels<T, CompiledWidth>::EndSoftmax({room.sums.data, queries, head.query.columns, room.width},
                                                    room.maxima, room.totals, Block(out, first, queries),
@@ -393,7 +400,7 @@ void BlockAttention<T, Width>::Backward(const AttentionHead<T>& head, const Atte
     Fill(room.products + queries, room.products + kQueries, 0);
     Clear(room.grad_queries);
     for (int64_t first_key = FirstSeen(head, first) / kKeys * kKeys; first_key < first + queries; first_key += kKeys) {
-      BackwardBlock(head, grad, room, first, queries, first_key, AtMost(kKeys, first + queries - first_key));
+      BackwardBlock(head, grad, room, {first, queries, first_key, AtMost(kKeys, first + queries - first_key)});
     }
     for (int64_t i = 0; i < queries; ++i) {
       T* const to = grad.grad_query.Row(first + i);
