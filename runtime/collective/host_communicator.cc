@@ -3,6 +3,7 @@
 #include <condition_variable>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -84,7 +85,7 @@ class HostCommunicator final : public Communicator {
       if (options_.watch != nullptr) {
         options_.watch->BeginWait();
       }
-      const absl::Status waited = options_.allocator->device().Wait(done);
+      const absl::Status waited = options_.allocator->device().Wait(done, std::numeric_limits<int64_t>::max());
       if (options_.watch != nullptr) {
         options_.watch->EndWait();
       }

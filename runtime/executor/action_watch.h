@@ -1,13 +1,16 @@
-// The compute action that a rank's executor is running, for the worker's supervisor: a rank that computes for too long
-// is stuck; one that waits for messages is held up by another.
+// The compute action that a rank is at, for the worker's supervisor: a rank that computes for too long is stuck,
+// whether its thread or its device is; one that waits for messages is held up by another.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
 #include <optional>
 
 #include "optimizer/schedule/action.h"
 #include "runtime/base/clock.h"
+#include "runtime/tensor/completion.h"
 
 namespace geopipe {
 
@@ -19,79 +22,59 @@ class ActionWatch {
     int64_t since_ns = 0;  // monotonic
   };
 
-  // `action` is under way while the scope lives. `watch` may be null.
+  // `action` is under way while the scope lives, and then until its work is over. `watch` may be null.
   class Scope {
    public:
-    Scope(ActionWatch* watch, const Action& action, const Clock& clock) : watch_(watch) {
-      if (watch_ != nullptr) {
-        watch_->action_ = Pack(action);
-        watch_->since_ns_ = clock.NowNs();
-        watch_->Turn();
-      }
-    }
+    Scope(ActionWatch* watch, const Action& action, const Clock& clock);
     Scope(const Scope&) = delete;
     Scope& operator=(const Scope&) = delete;
-    ~Scope() {
-      if (watch_ != nullptr) {
-        watch_->Turn();
-      }
-    }
+    ~Scope();
+
+    // The device has been given the action's work. Its time begins when that of the action before ends.
+    void Enqueued(const Completion& work) { work_ = work; }
 
    private:
-    ActionWatch* watch_;
+    ActionWatch* const watch_;
+    uint64_t number_ = 0;
+    Completion work_;
   };
 
-  // Suspends the action under way, if any, while the scope lives, because it waits for other ranks; its time then
-  // begins anew.
+  // Suspends the action that is being enqueued, if any, while the scope lives, because it waits for other ranks; its
+  // time then begins anew.
   class Break {
    public:
-    Break(ActionWatch& watch, const Clock& clock)
-        : watch_(watch), clock_(clock), under_way_(watch.turns_.load() % 2 == 1) {
-      if (under_way_) {
-        watch_.Turn();
-      }
-    }
+    Break(ActionWatch& watch, const Clock& clock);
     Break(const Break&) = delete;
     Break& operator=(const Break&) = delete;
-    ~Break() {
-      if (under_way_) {
-        watch_.since_ns_ = clock_.NowNs();
-        watch_.Turn();
-      }
-    }
+    ~Break();
 
    private:
     ActionWatch& watch_;
     const Clock& clock_;
-    const bool under_way_;
+    bool suspends_ = false;
   };
 
-  // The action under way; nullopt: none is, or it is just changing.
-  std::optional<UnderWay> Now() const {
-    const uint64_t turn = turns_.load();
-    const UnderWay now{.action = Unpack(action_), .since_ns = since_ns_};
-    return turn % 2 == 1 && turns_.load() == turn ? std::optional(now) : std::nullopt;
-  }
+  // The oldest action under way; nullopt: there is none.
+  std::optional<UnderWay> Now() const;
 
  private:
-  static constexpr int kKindShift = 32;
-  static constexpr int kStageShift = 40;
+  struct Entry {
+    uint64_t number = 0;
+    UnderWay under_way;
+  };
+  // Shared with the callbacks of work, which may outlive the watch.
+  struct State {
+    std::mutex mutex;
+    std::deque<Entry> entries;  // in their order on the device
+    uint64_t next_number = 0;
+    bool enqueues = false;  // a scope lives: the last entry is its action
+    bool suspended = false;
 
-  static uint64_t Pack(const Action& action) {
-    return static_cast<uint64_t>(action.stage) << kStageShift | static_cast<uint64_t>(action.kind) << kKindShift |
-           static_cast<uint32_t>(action.micro_batch);
-  }
-  static Action Unpack(uint64_t word) {
-    return {.stage = static_cast<int32_t>(word >> kStageShift),
-            .kind = static_cast<ActionKind>(word >> kKindShift & 0xff),
-            .micro_batch = static_cast<int32_t>(static_cast<uint32_t>(word))};
-  }
+    // Forgets the actions up to this one, which ended at `end_ns`.
+    void End(uint64_t number, int64_t end_ns);
+  };
 
-  void Turn() { turns_.fetch_add(1); }
-
-  std::atomic<uint64_t> turns_ = 0;  // odd while an action is under way
-  std::atomic<uint64_t> action_ = 0;
-  std::atomic<int64_t> since_ns_ = 0;
+  const std::shared_ptr<State> state_ = std::make_shared<State>();
 };
 
 }  // namespace geopipe

@@ -99,12 +99,10 @@ absl::Status Executor::Run() {
     options_.on_failure();
   }
   // Work still under way hands its results to the transport, so it must end first.
-  Device& device = allocator_.device();
-  const absl::Status idle = device.Wait(device.Record());
+  const absl::Status idle = allocator_.device().WaitIdle(Clock::Real().NowNs() + options_.progress_deadline_ns);
   if (idle.ok()) {
-    if (pending_ != nullptr) {
-      Report(updated_.ready_ns());
-    }
+    EndPending(updated_.ready_ns());
+    Report();
     for (StageEngine* engine : options_.engines) {
       if (!status.ok() && engine != nullptr) {
         engine->AbandonIteration();
@@ -157,11 +155,12 @@ absl::Status Executor::EndEvaluation(int64_t iteration) {
       all_done = reader.ready;
     }
   }
-  GP_RETURN_IF_ERROR(allocator_.device().Wait(all_done));
+  GP_RETURN_IF_ERROR(AwaitDevice(all_done));
   stats.loss = readers.back()();  // of this rank's last stage
   stats.begin_ns = evaluated_->first.begun_ns();
   stats.duration_ns = evaluated_->last.ready_ns() - stats.begin_ns;
-  Report(stats.begin_ns);
+  EndPending(stats.begin_ns);
+  Report();
   if (options_.evaluation.on_report && options_.engines.back() != nullptr) {
     options_.evaluation.on_report(stats);
   }
@@ -204,16 +203,19 @@ absl::Status Executor::RunAction(const Pass& pass, const Action& action) {
     return ReceiveIn(pass, action);
   }
   if (const std::optional<int64_t> begun_ns = BegunNs(pass); begun_ns.has_value()) {
-    Report(*begun_ns);
+    EndPending(*begun_ns);
   }
+  Report();
   if (action.kind == ActionKind::kForward) {
     GP_RETURN_IF_ERROR(AwaitRoom(action));
   }
-  const ActionWatch::Scope watched(options_.watch, action, clock_);
-  if (action.kind == ActionKind::kForward) {
-    return Forward(pass, action);
-  }
-  return action.kind == ActionKind::kWeightGradient ? WeightGradient(action) : Backward(action);
+  ActionWatch::Scope watched(options_.watch, action, clock_);
+  const absl::StatusOr<Completion> work = action.kind == ActionKind::kForward          ? Forward(pass, action)
+                                          : action.kind == ActionKind::kWeightGradient ? WeightGradient(action)
+                                                                                       : Backward(action);
+  GP_RETURN_IF_ERROR(work.status());
+  watched.Enqueued(*work);
+  return absl::OkStatus();
 }
 
 Timed<Tensor> Executor::TakeInput(const Action& action, bool at_end) {
@@ -252,7 +254,7 @@ absl::Status Executor::AwaitRoom(const Action& forward) {
   return absl::OkStatus();
 }
 
-absl::Status Executor::Forward(const Pass& pass, const Action& action) {
+absl::StatusOr<Completion> Executor::Forward(const Pass& pass, const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
   Timed<Tensor> input = TakeInput(action, action.stage == 0);
   GP_ASSIGN_OR_RETURN(Timed<Tensor> output,
@@ -264,31 +266,33 @@ absl::Status Executor::Forward(const Pass& pass, const Action& action) {
   } else {
     recorder_.Record(action, output.ready);
   }
+  const Completion done = output.ready;
   if (action.stage + 1 < options_.schedule.shape.stages) {
     waiting_.Put(TakerOfForward(action, HasStage(action.stage + 1)), std::move(output));
   }
-  return absl::OkStatus();
+  return done;
 }
 
-absl::Status Executor::Backward(const Action& action) {
+absl::StatusOr<Completion> Executor::Backward(const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
   const bool at_end = action.stage + 1 == options_.schedule.shape.stages;
   Timed<Tensor> grad_output = TakeInput(action, at_end);
   GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, action.kind == ActionKind::kBackward
                                                     ? engine.Backward(action.micro_batch, std::move(grad_output))
                                                     : engine.BackwardInput(action.micro_batch, std::move(grad_output)));
-  recorder_.Record(action, grad_input.ready);
+  const Completion done = grad_input.ready;
+  recorder_.Record(action, done);
   if (action.stage > 0) {
     waiting_.Put(TakerOfBackward(action, HasStage(action.stage - 1)), std::move(grad_input));
   }
-  return absl::OkStatus();
+  return done;
 }
 
-absl::Status Executor::WeightGradient(const Action& action) {
+absl::StatusOr<Completion> Executor::WeightGradient(const Action& action) {
   StageEngine& engine = *options_.engines[action.stage];
-  GP_ASSIGN_OR_RETURN(const Completion done, engine.BackwardWeight(action.micro_batch, held_until_ns_));
+  GP_ASSIGN_OR_RETURN(Completion done, engine.BackwardWeight(action.micro_batch, held_until_ns_));
   recorder_.Record(action, done);
-  return absl::OkStatus();
+  return done;
 }
 
 MessageTag Executor::TagOf(const Pass& pass, const Action& action) const {
@@ -338,8 +342,8 @@ absl::Status Executor::ReceiveIn(const Pass& pass, const Action& action) {
     recorder_.RecordMessage(action, message->ready, clock_.NowNs());
   }
   const ActionKind taker = forward ? ActionKind::kForward : ActionKind::kInputGradient;
-  GP_ASSIGN_OR_RETURN(message->value, ToDevice(std::move(message->value), allocator_, MemoryCategory::kTransport));
-  waiting_.Put({action.stage, taker, action.micro_batch}, *std::move(message));
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> input, ToDevice(*std::move(message), allocator_, MemoryCategory::kTransport));
+  waiting_.Put({action.stage, taker, action.micro_batch}, std::move(input));
   return absl::OkStatus();
 }
 
@@ -370,7 +374,7 @@ absl::Status Executor::EndIteration(int64_t iteration) {
       all_done = reader.ready;
     }
   }
-  GP_RETURN_IF_ERROR(allocator_.device().Wait(all_done));  // the last stage's, behind all others in the device's queue
+  GP_RETURN_IF_ERROR(AwaitDevice(all_done));  // the last stage's, behind all others in kernels' queue
   std::vector<NormTerm> norm_terms;
   for (const auto& [stage, read] : readers) {
     IterationScalars scalars = read();
@@ -390,23 +394,43 @@ absl::Status Executor::EndIteration(int64_t iteration) {
     }
   }
   next_iteration_ = iteration + 1;
-  std::optional<StepRecorder::Timings> timings = recorder_.Take();
-  stats.begin_ns = timings.has_value() ? timings->begun_ns : clock_.NowNs();
-  Report(stats.begin_ns);
-  if (timings.has_value()) {
-    stats.busy_ns = timings->busy_ns;
-    stats.actions = std::move(timings->actions);
-  }
-  pending_ = std::make_unique<IterationStats>(std::move(stats));
+  stats.begin_ns = recorder_.begun_ns().value_or(clock_.NowNs());
+  EndPending(stats.begin_ns);
+  Report();
+  pending_.push_back({.stats = std::move(stats), .recorder = std::exchange(recorder_, {})});
   return absl::OkStatus();
 }
 
-void Executor::Report(int64_t end_ns) {
-  if (pending_ != nullptr && options_.on_report) {
-    pending_->duration_ns = end_ns - pending_->begin_ns;
-    options_.on_report(*std::move(pending_));
+absl::Status Executor::AwaitDevice(const Completion& work) const {
+  const absl::Status status = allocator_.device().Wait(work, Clock::Real().NowNs() + options_.progress_deadline_ns);
+  if (!absl::IsDeadlineExceeded(status)) {
+    return status;
   }
-  pending_.reset();
+  const std::optional<Action> action = recorder_.FirstUnderWay();
+  return absl::DeadlineExceededError(fmt::format(
+      "the device of rank {} has not done {} within {:.1f} s; it is stuck: look at its driver's log", rank(),
+      action.has_value() ? ToString(*action) : "its work", static_cast<double>(options_.progress_deadline_ns) * 1e-9));
+}
+
+void Executor::EndPending(int64_t end_ns) {
+  if (!pending_.empty() && !pending_.back().has_ended) {
+    pending_.back().stats.duration_ns = end_ns - pending_.back().stats.begin_ns;
+    pending_.back().has_ended = true;
+  }
+}
+
+void Executor::Report() {
+  while (!pending_.empty() && pending_.front().has_ended && pending_.front().recorder.is_over()) {
+    auto [stats, recorder, has_ended] = std::move(pending_.front());
+    pending_.pop_front();
+    if (std::optional<StepRecorder::Timings> timings = recorder.Take(); timings.has_value()) {
+      stats.busy_ns = timings->busy_ns;
+      stats.actions = std::move(timings->actions);
+    }
+    if (options_.on_report) {
+      options_.on_report(std::move(stats));
+    }
+  }
 }
 
 }  // namespace geopipe

@@ -74,7 +74,8 @@ struct ExecutorOptions {
   std::function<bool(int64_t)> on_begin;
   ActionWatch* watch = nullptr;      // hears the compute action under way; may be null
   std::function<void()> on_failure;  // training ends with an error; before engines abandon the iteration. May be empty
-  std::function<void(IterationStats)> on_report;  // an iteration is over, and the next one's first action has begun
+  // An iteration is over with all it sent, and the next one's first action has begun.
+  std::function<void(IterationStats)> on_report;
 };
 
 class Executor {
@@ -85,10 +86,10 @@ class Executor {
 
   // Runs all iterations with their evaluations, or those that `on_begin` lets begin. To interrupt it from another
   // thread, set `stop` and call the transport's Fail. Errors name iteration, action and rank: Cancelled (stop),
-  // DeadlineExceeded (a peer or link is stuck: channel and micro-batch), OutOfRange (loss or gradient norm is not
-  // finite), and those of engine and transport. Iterations finished before an error are reported; the iteration under
-  // way is abandoned, and the engines are as they were before next_iteration(), unless the error is an engine's own.
-  // Call once.
+  // DeadlineExceeded (a peer or link is stuck: channel and micro-batch; or the device: its action), OutOfRange (loss or
+  // gradient norm is not finite), and those of engine and transport. Iterations finished before an error are reported;
+  // the iteration under way is abandoned, and the engines are as they were before next_iteration(), unless the error is
+  // an engine's own. Call once.
   absl::Status Run();
 
   // The first iteration whose weights are not updated.
@@ -109,16 +110,22 @@ class Executor {
   absl::Status EndEvaluation(int64_t iteration);
   absl::Status RunActions(const Pass& pass, const std::vector<Action>& actions);
   absl::Status RunAction(const Pass& pass, const Action& action);
-  absl::Status Forward(const Pass& pass, const Action& action);
-  absl::Status Backward(const Action& action);
-  absl::Status WeightGradient(const Action& action);
+  // The three return what the device was given.
+  absl::StatusOr<Completion> Forward(const Pass& pass, const Action& action);
+  absl::StatusOr<Completion> Backward(const Action& action);
+  absl::StatusOr<Completion> WeightGradient(const Action& action);
   // Waits until one more activation of the stage may be on its way to the next rank: in evaluations no backward holds
   // forwards back.
   absl::Status AwaitRoom(const Action& forward);
   absl::Status SendOut(const Pass& pass, const Action& action);
   absl::Status ReceiveIn(const Pass& pass, const Action& action);
   absl::Status EndIteration(int64_t iteration);
-  void Report(int64_t end_ns);
+  // Waits for the device; DeadlineExceeded names the action that it is at.
+  absl::Status AwaitDevice(const Completion& work) const;
+  // Says when the last iteration has ended: the next one's first action has begun.
+  void EndPending(int64_t end_ns);
+  // Reports the iterations that have ended and whose messages have left the device.
+  void Report();
 
   // The input of the action; empty at the pipeline's ends. It is not ready before the device may go on.
   Timed<Tensor> TakeInput(const Action& action, bool at_end);
@@ -149,9 +156,15 @@ class Executor {
     size_t room = 0;  // most of them at once, as in training
     std::deque<MessageTag> on_the_way = {};
   };
-  std::vector<Crossing> crossings_;          // by boundary; empty: nothing is evaluated
-  std::unique_ptr<IterationStats> pending_;  // the last iteration, until the next one's first action
-  Completion updated_;                       // the last iteration's weights
+  std::vector<Crossing> crossings_;  // by boundary; empty: nothing is evaluated
+  // An iteration that is not reported yet.
+  struct Pending {
+    IterationStats stats;
+    StepRecorder recorder;
+    bool has_ended = false;
+  };
+  std::deque<Pending> pending_;
+  Completion updated_;  // the last iteration's weights
   int64_t next_iteration_;
   int64_t held_until_ns_ = 0;  // the last acknowledgement that was waited for was there
 };

@@ -55,8 +55,8 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
     return absl::OkStatus();  // one stage with both uses adds them up itself
   }
   if (first != nullptr && last != nullptr) {
-    GP_ASSIGN_OR_RETURN(std::optional<Tensor> of_first, first->TakeTiedGradient());
-    GP_ASSIGN_OR_RETURN(std::optional<Tensor> of_last, last->TakeTiedGradient());
+    GP_ASSIGN_OR_RETURN(std::optional<Timed<Tensor>> of_first, first->TakeTiedGradient());
+    GP_ASSIGN_OR_RETURN(std::optional<Timed<Tensor>> of_last, last->TakeTiedGradient());
     GP_CHECK(of_first.has_value() == of_last.has_value(), "one end alone shares an embedding");
     if (of_first.has_value()) {
       GP_RETURN_IF_ERROR(first->AddTiedGradient(*std::move(of_last)));
@@ -66,14 +66,14 @@ absl::Status GradientExchange::ExchangeTied(int64_t iteration) {
   }
   StageEngine& mine = first != nullptr ? *first : *last;
   const int32_t other = first != nullptr ? shape_.placement.back() : shape_.placement.front();
-  GP_ASSIGN_OR_RETURN(std::optional<Tensor> gradient, mine.TakeTiedGradient());
+  GP_ASSIGN_OR_RETURN(std::optional<Timed<Tensor>> gradient, mine.TakeTiedGradient());
   if (!gradient.has_value()) {
     return absl::OkStatus();
   }
   const MessageTag tag{iteration, 0};
-  GP_ASSIGN_OR_RETURN(Timed<Tensor> message, ToHost({*std::move(gradient), Completion::At(clock_.NowNs())}));
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> message, ToHost(*std::move(gradient)));
   GP_RETURN_IF_ERROR(Send(MessageKind::kTiedGradient, other, tag, std::move(message)));
-  GP_ASSIGN_OR_RETURN(Tensor of_other, Receive(MessageKind::kTiedGradient, other, tag));
+  GP_ASSIGN_OR_RETURN(Timed<Tensor> of_other, Receive(MessageKind::kTiedGradient, other, tag));
   GP_ASSIGN_OR_RETURN(of_other, ToDevice(std::move(of_other), allocator_, MemoryCategory::kTransport));
   return mine.AddTiedGradient(std::move(of_other));
 }
@@ -91,8 +91,8 @@ absl::StatusOr<std::optional<double>> GradientExchange::ExchangeNorm(int64_t ite
   }
   for (int32_t other = 0; other < shape_.devices; ++other) {
     if (other != pipeline_rank_) {
-      GP_ASSIGN_OR_RETURN(const Tensor message, Receive(MessageKind::kNormTerms, other, tag));
-      GP_ASSIGN_OR_RETURN(terms[other], DecodeNormTerms(message));
+      GP_ASSIGN_OR_RETURN(const Timed<Tensor> message, Receive(MessageKind::kNormTerms, other, tag));
+      GP_ASSIGN_OR_RETURN(terms[other], DecodeNormTerms(message.value));
     }
   }
   std::vector<NormTerm> all;
@@ -113,7 +113,7 @@ absl::Status GradientExchange::Send(MessageKind kind, int32_t to, const MessageT
   return transport_.Send({kind, 0, pipeline_[pipeline_rank_], pipeline_[to]}, tag, std::move(message));
 }
 
-absl::StatusOr<Tensor> GradientExchange::Receive(MessageKind kind, int32_t from, const MessageTag& tag) {
+absl::StatusOr<Timed<Tensor>> GradientExchange::Receive(MessageKind kind, int32_t from, const MessageTag& tag) {
   waited_ = true;
   absl::StatusOr<Timed<Tensor>> message = transport_.Receive({kind, 0, pipeline_[from], pipeline_[pipeline_rank_]}, tag,
                                                              clock_.NowNs() + progress_deadline_ns_);
@@ -122,8 +122,7 @@ absl::StatusOr<Tensor> GradientExchange::Receive(MessageKind kind, int32_t from,
         fmt::format("{} of rank {} have not come within {:.1f} s; that rank, or the link to it, is stuck",
                     MessageKindName(kind), pipeline_[from], static_cast<double>(progress_deadline_ns_) * 1e-9));
   }
-  GP_RETURN_IF_ERROR(message.status());
-  return std::move(message->value);
+  return message;
 }
 
 }  // namespace geopipe

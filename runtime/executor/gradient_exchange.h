@@ -40,7 +40,7 @@ class GradientExchange {
  private:
   // Sends or receives between this rank and the one of pipeline rank `to` or `from`.
   absl::Status Send(MessageKind kind, int32_t to, const MessageTag& tag, Timed<Tensor> message);
-  absl::StatusOr<Tensor> Receive(MessageKind kind, int32_t from, const MessageTag& tag);
+  absl::StatusOr<Timed<Tensor>> Receive(MessageKind kind, int32_t from, const MessageTag& tag);
 
   const PipelineShape& shape_;
   int32_t pipeline_rank_;

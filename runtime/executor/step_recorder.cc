@@ -22,6 +22,16 @@ std::optional<int64_t> StepRecorder::begun_ns() const {
   return first != entries_.end() && first->work.done() ? std::optional(first->work.begun_ns()) : std::nullopt;
 }
 
+bool StepRecorder::is_over() const {
+  return std::ranges::all_of(entries_, [](const Entry& entry) { return entry.work.done(); });
+}
+
+std::optional<Action> StepRecorder::FirstUnderWay() const {
+  const auto first = std::ranges::find_if(
+      entries_, [](const Entry& entry) { return IsCompute(entry.action.kind) && !entry.work.done(); });
+  return first == entries_.end() ? std::nullopt : std::optional(first->action);
+}
+
 std::optional<StepRecorder::Timings> StepRecorder::Take() const {
   const std::optional<int64_t> begun_ns = this->begun_ns();
   if (!begun_ns.has_value()) {

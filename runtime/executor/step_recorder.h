@@ -37,8 +37,12 @@ class StepRecorder {
     int64_t busy_ns = 0;   // sum over the compute actions
     std::vector<ActionRecord> actions;
   };
-  // The actions recorded since Begin, in order; nullopt if none was a compute action. REQUIRES: all of them are over.
+  // True when all actions recorded since Begin are over.
+  bool is_over() const;
+  // These actions, in order; nullopt if none was a compute action. REQUIRES: is_over().
   std::optional<Timings> Take() const;
+  // The first compute action that is not over; nullopt: all are.
+  std::optional<Action> FirstUnderWay() const;
 
  private:
   struct Entry {

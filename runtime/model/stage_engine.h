@@ -75,8 +75,8 @@ class StageEngine {
   // accumulator [vocab, hidden] (embedding use on the first, head use on the last stage) goes to the other end, and the
   // other end's is added. The sum is formed once, as embedding use + head use, so both ends hold the same bits. nullopt
   // / not called where the stage shares no embedding.
-  virtual absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() = 0;
-  virtual absl::Status AddTiedGradient(Tensor other) = 0;
+  virtual absl::StatusOr<std::optional<Timed<Tensor>>> TakeTiedGradient() = 0;
+  virtual absl::Status AddTiedGradient(Timed<Tensor> other) = 0;
 
   // The iteration's scalars: ready when the device has done all of the iteration.
   virtual absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) = 0;

@@ -86,7 +86,7 @@ absl::Status MeasureOnce(const StageProfilerOptions& options, const LayerRange& 
   // Time at which the device has done all work it was given.
   Device& device = allocator.device();
   const auto done_ns = [&]() -> absl::StatusOr<int64_t> {
-    GP_RETURN_IF_ERROR(device.Wait(device.Record()));
+    GP_RETURN_IF_ERROR(device.WaitIdle(DeviceDeadlineNs()));
     return clock.NowNs();
   };
   GP_ASSIGN_OR_RETURN(const int64_t start_ns, done_ns());

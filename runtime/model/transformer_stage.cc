@@ -8,7 +8,6 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/transformer.h"
-#include "runtime/base/clock.h"
 #include "runtime/tensor/staging.h"
 
 namespace geopipe {
@@ -204,8 +203,13 @@ absl::Status TransformerStage::CheckMessage(std::string_view what, const Tensor&
                   what, message.elements(), DTypeName(message.dtype()), elements, DTypeName(context_.dtype())));
 }
 
+absl::StatusOr<Mark> TransformerStage::Begun(const Completion& input) const {
+  GP_RETURN_IF_ERROR(device().After(Queue::kCompute, input));
+  return device().Begin(Queue::kCompute);
+}
+
 absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Timed<Tensor> timed) {
-  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(const Mark begun, Begun(timed.ready));
   Tensor input = std::move(timed.value);
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kEmpty, "forward of micro-batch {} twice", micro_batch);
@@ -220,7 +224,7 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Forward(int32_t micro_batch, Tim
     GP_RETURN_IF_ERROR(context_.backend->SumOfSquares(ViewOf(x), Scalar(ScalarKind::kOutput, micro_batch)));
   }
   saved.phase = Phase::kForwardDone;
-  return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun_ns)};
+  return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun)};
 }
 
 absl::StatusOr<Tensor> TransformerStage::RunForward(int32_t micro_batch, Purpose purpose, Tensor input,
@@ -312,7 +316,7 @@ absl::Status TransformerStage::EmbeddingWeightGrad(int32_t micro_batch) {
 }
 
 absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) {
-  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(const Mark begun, Begun(grad_output.ready));
   MicroBatch& saved = saved_.at(micro_batch);
   GP_ASSIGN_OR_RETURN(Tensor gradient, BeginBackward(micro_batch, std::move(grad_output.value)));
   for (size_t layer = blocks_.size(); layer-- > 0;) {
@@ -323,11 +327,11 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::BackwardInput(int32_t micro_batc
     saved.blocks.back().grad_output.SetCategory(MemoryCategory::kActivations);  // from here it waits for W
   }
   saved.phase = Phase::kInputGradDone;
-  return Timed<Tensor>{.value = std::move(gradient), .ready = Recorded(begun_ns)};
+  return Timed<Tensor>{.value = std::move(gradient), .ready = Recorded(begun)};
 }
 
 absl::StatusOr<Completion> TransformerStage::BackwardWeight(int32_t micro_batch, int64_t) {
-  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(const Mark begun, Begun());
   MicroBatch& saved = saved_.at(micro_batch);
   GP_CHECK(saved.phase == Phase::kInputGradDone, "weight gradient of micro-batch {} without its input gradient",
            micro_batch);
@@ -341,11 +345,11 @@ absl::StatusOr<Completion> TransformerStage::BackwardWeight(int32_t micro_batch,
     GP_RETURN_IF_ERROR(EmbeddingWeightGrad(micro_batch));
   }
   saved = MicroBatch();
-  return Recorded(begun_ns);
+  return Recorded(begun);
 }
 
 absl::StatusOr<Timed<Tensor>> TransformerStage::Backward(int32_t micro_batch, Timed<Tensor> grad_output) {
-  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(const Mark begun, Begun(grad_output.ready));
   MicroBatch& saved = saved_.at(micro_batch);
   GP_ASSIGN_OR_RETURN(Tensor gradient, BeginBackward(micro_batch, std::move(grad_output.value)));
   if (is_last()) {
@@ -360,15 +364,17 @@ absl::StatusOr<Timed<Tensor>> TransformerStage::Backward(int32_t micro_batch, Ti
     GP_RETURN_IF_ERROR(EmbeddingWeightGrad(micro_batch));
   }
   saved = MicroBatch();
-  return Timed<Tensor>{.value = std::move(gradient), .ready = Recorded(begun_ns)};
+  return Timed<Tensor>{.value = std::move(gradient), .ready = Recorded(begun)};
 }
 
 absl::Status TransformerStage::FinishGradients() {
   return std::exchange(gradients_finished_, true) ? absl::OkStatus() : parameters_.FinishGradients();
 }
 
-absl::Status TransformerStage::AddTiedGradient(Tensor other) {
+absl::Status TransformerStage::AddTiedGradient(Timed<Tensor> timed) {
   GP_CHECK(shares_embedding() && gradients_finished_ && !tied_gradient_joined_);
+  const Tensor other = std::move(timed.value);
+  GP_RETURN_IF_ERROR(device().After(Queue::kCompute, timed.ready));
   const Tensor own = parameters_.GradientShare(is_first() ? embedding_bucket_ : head_bucket_);
   if (other.dtype() != DType::kFp32 || other.elements() != own.elements()) {
     return absl::DataLossError(fmt::format("the tied gradient that came has {} elements, the embedding has {}",
@@ -439,11 +445,11 @@ IterationScalars TransformerStage::ScalarsIn(const Tensor& host, bool norm_terms
 }
 
 absl::StatusOr<Completion> TransformerStage::Update(int64_t iteration, std::optional<double> grad_norm, int64_t) {
-  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(const Mark begun, Begun());
   GP_RETURN_IF_ERROR(FinishGradients());
   GP_CHECK(!shares_embedding() || tied_gradient_joined_, "update before AddTiedGradient");
   GP_RETURN_IF_ERROR(parameters_.Update(options_.training, iteration, grad_norm));
-  return Recorded(begun_ns);
+  return Recorded(begun);
 }
 
 absl::Status TransformerStage::BeginEvaluation() {
@@ -457,21 +463,21 @@ absl::Status TransformerStage::BeginEvaluation() {
 }
 
 absl::StatusOr<Timed<Tensor>> TransformerStage::Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> timed) {
-  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(const Mark begun, Begun(timed.ready));
   Tensor input = std::move(timed.value);
   GP_CHECK(input.empty() == is_first());
   GP_RETURN_IF_ERROR(CheckMessage("activation", input));
   MicroBatch passing;
   GP_RETURN_IF_ERROR(ReadTokens(validation_, pass, micro_batch, passing));
   GP_ASSIGN_OR_RETURN(Tensor x, RunForward(micro_batch, Purpose::kEvaluation, std::move(input), passing));
-  return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun_ns)};
+  return Timed<Tensor>{.value = std::move(x), .ready = Recorded(begun)};
 }
 
 absl::StatusOr<Timed<LossReader>> TransformerStage::EndEvaluation(int64_t passes) {
-  const int64_t begun_ns = Clock::Real().NowNs();
+  GP_ASSIGN_OR_RETURN(const Mark begun, Begun());
   GP_RETURN_IF_ERROR(parameters_.EndForwards());
   if (!is_last()) {
-    return Timed<LossReader>{[] { return std::nullopt; }, Recorded(begun_ns)};
+    return Timed<LossReader>{[] { return std::nullopt; }, Recorded(begun)};
   }
   GP_RETURN_IF_ERROR(SumLosses());
   GP_ASSIGN_OR_RETURN(Timed<Tensor> staged, StagedCopy(scalars_));

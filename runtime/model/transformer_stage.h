@@ -72,8 +72,8 @@ class TransformerStage final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
   absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) override;
-  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override;
-  absl::Status AddTiedGradient(Tensor other) override;
+  absl::StatusOr<std::optional<Timed<Tensor>>> TakeTiedGradient() override;
+  absl::Status AddTiedGradient(Timed<Tensor> other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
   absl::Status BeginEvaluation() override;
@@ -125,8 +125,11 @@ class TransformerStage final : public StageEngine {
   double SumOfLosses(const Tensor& host) const;
   absl::Status SumLosses();
   absl::Status AllocateOwnBuffers();
-  // Completion of the work that the device was given since `begun_ns`.
-  Completion Recorded(int64_t begun_ns) const { return context_.allocator->device().Record(begun_ns); }
+  Device& device() const { return context_.allocator->device(); }
+  // Begins work behind its input.
+  absl::StatusOr<Mark> Begun(const Completion& input = {}) const;
+  // Completion of the work that the device was given since `begun`.
+  Completion Recorded(const Mark& begun) const { return device().Record(Queue::kCompute, begun); }
   absl::Status CheckMessage(std::string_view what, const Tensor& message) const;
   // Reads a micro-batch of the source's iteration.
   absl::Status ReadTokens(TokenSource* source, int64_t iteration, int32_t micro_batch, MicroBatch& saved);

@@ -200,15 +200,16 @@ absl::Status TransformerStage::HeadBackwardWeight(MicroBatch& saved, bool adds) 
                                   adds ? Addend{.matrix = sum} : Addend::None(), sum);
 }
 
-absl::StatusOr<std::optional<Tensor>> TransformerStage::TakeTiedGradient() {
+absl::StatusOr<std::optional<Timed<Tensor>>> TransformerStage::TakeTiedGradient() {
   if (!shares_embedding()) {
     return std::nullopt;
   }
   GP_CHECK(!tied_gradient_joined_ && !tied_message_.empty(),
            "the tied gradient is taken once, before the other's is added");
   GP_RETURN_IF_ERROR(FinishGradients());
+  GP_ASSIGN_OR_RETURN(const Mark begun, Begun());
   GP_RETURN_IF_ERROR(Copy(parameters_.GradientShare(is_first() ? embedding_bucket_ : head_bucket_), tied_message_));
-  return std::optional(std::move(tied_message_));
+  return std::optional(Timed<Tensor>{std::move(tied_message_), Recorded(begun)});
 }
 
 }  // namespace geopipe

@@ -7,8 +7,10 @@
 #include <array>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
 
 namespace geopipe {
 namespace {
@@ -34,7 +36,8 @@ Buffer::Buffer(Buffer&& other) noexcept
     : allocator_(std::exchange(other.allocator_, nullptr)),
       data_(std::exchange(other.data_, nullptr)),
       size_(std::exchange(other.size_, 0)),
-      category_(other.category_) {}
+      category_(other.category_),
+      used_by_(other.used_by_) {}
 
 Buffer& Buffer::operator=(Buffer&& other) noexcept {
   if (this != &other) {
@@ -43,13 +46,14 @@ Buffer& Buffer::operator=(Buffer&& other) noexcept {
     data_ = std::exchange(other.data_, nullptr);
     size_ = std::exchange(other.size_, 0);
     category_ = other.category_;
+    used_by_ = other.used_by_;
   }
   return *this;
 }
 
 Buffer::~Buffer() {
   if (data_ != nullptr) {
-    allocator_->Release(data_, size_, category_);
+    allocator_->Release(*this);
   }
 }
 
@@ -76,33 +80,34 @@ Reservation::~Reservation() {
   }
 }
 
-Allocator::Allocator(int64_t limit_bytes, Device& device) : Allocator(limit_bytes, device, device.space()) {
+Allocator::Allocator(int64_t limit_bytes, Device& device, int64_t staging_limit_bytes)
+    : Allocator(limit_bytes, device, device.space()) {
   host_.reset(new Allocator(kUnlimitedMemoryBytes, device, MemorySpace::kHost));
   if (space_ != MemorySpace::kHost) {
-    staging_.reset(new Allocator(limit_bytes, device, MemorySpace::kHost));
+    staging_.reset(new Allocator(staging_limit_bytes, device, MemorySpace::kHost));
   }
 }
 
 Allocator::~Allocator() {
   if (staging_ != nullptr) {
-    (void)device_.Wait(device_.Record());  // copies that are under way keep their staging buffers
+    (void)device_.WaitIdle(DeviceDeadlineNs());  // copies that are under way keep their staging buffers
   }
   GP_CHECK(total_.bytes == 0, "{} bytes have not come back to their allocator", total_.bytes);
   DropFreeBlocks();
 }
 
-absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory category) {
+absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory category, Queue first_use) {
   GP_CHECK(bytes > 0, "an allocation of {} bytes", bytes);
   const std::lock_guard lock(mutex_);
   if (bytes > limit_bytes_ - total_.bytes) {
     return Exhausted(bytes, category);
   }
   std::byte* data = nullptr;
-  if (const auto blocks = free_blocks_.find(bytes); blocks != free_blocks_.end() && !blocks->second.empty()) {
-    data = blocks->second.back();
-    blocks->second.pop_back();
-    free_bytes_ -= bytes;
-  } else {
+  if (const auto found = free_blocks_.find(bytes); found != free_blocks_.end()) {
+    GP_ASSIGN_OR_RETURN(data, Take(found->second, first_use));
+    free_bytes_ -= data == nullptr ? 0 : bytes;
+  }
+  if (data == nullptr) {
     if (bytes > limit_bytes_ - total_.bytes - free_bytes_) {
       DropFreeBlocks();
     }
@@ -114,6 +119,39 @@ absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory categor
   Account(usage_[Index(category)], bytes);
   Account(total_, bytes);
   return Buffer(this, data, bytes, category);
+}
+
+absl::Status Allocator::KeepReady(int64_t bytes, int64_t count) {
+  std::vector<Buffer> blocks;
+  for (int64_t i = 0; i < count; ++i) {
+    GP_ASSIGN_OR_RETURN(Buffer block, Allocate(bytes, MemoryCategory::kTransport));
+    blocks.push_back(std::move(block));
+  }
+  return absl::OkStatus();
+}
+
+// Takes a free block and makes the queue wait for its last users; nullptr: there is none. Kernels take the block that
+// came back last, whose contents caches may hold; of those that are being copied, and for copies, it is the one that
+// came back first, which need hardly be waited for.
+absl::StatusOr<std::byte*> Allocator::Take(FreeBlocks& blocks, Queue first_use) {
+  const bool computes = first_use == Queue::kCompute;
+  std::deque<FreeBlock>& first_choice = computes ? blocks.plain : blocks.moved;
+  std::deque<FreeBlock>& from = first_choice.empty() ? (computes ? blocks.moved : blocks.plain) : first_choice;
+  if (from.empty()) {
+    return nullptr;
+  }
+  const bool takes_last = computes && &from == &blocks.plain;
+  const FreeBlock block = takes_last ? from.back() : from.front();
+  if (space_ == MemorySpace::kDevice) {
+    for (int i = 0; i < kQueues; ++i) {
+      const auto queue = static_cast<Queue>(i);
+      if (queue != first_use && block.positions[i] >= 0) {
+        GP_RETURN_IF_ERROR(device_.After(first_use, device_.Past(queue, block.positions[i])));
+      }
+    }
+  }
+  takes_last ? from.pop_back() : from.pop_front();
+  return block.data;
 }
 
 absl::StatusOr<Reservation> Allocator::Reserve(int64_t bytes, MemoryCategory category) {
@@ -135,16 +173,29 @@ void Allocator::Unreserve(int64_t bytes, MemoryCategory category) {
   Account(total_, -bytes);
 }
 
-void Allocator::Release(std::byte* data, int64_t bytes, MemoryCategory category) {
+void Allocator::Release(const Buffer& buffer) {
   const std::lock_guard lock(mutex_);
-  Account(usage_[Index(category)], -bytes);
-  Account(total_, -bytes);
-  if (kKeepFreeBlocks) {
-    free_blocks_[bytes].push_back(data);
-    free_bytes_ += bytes;
-  } else {
-    device_.Free(data, bytes, space_);
+  Account(usage_[Index(buffer.category_)], -buffer.size_);
+  Account(total_, -buffer.size_);
+  if (!kKeepFreeBlocks) {
+    device_.Free(buffer.data_, buffer.size_, space_);
+    return;
   }
+  FreeBlocks& blocks = free_blocks_[buffer.size_];
+  (buffer.used_by_ == 0 ? blocks.plain : blocks.moved).push_back(FreeBlockOf(buffer));
+  free_bytes_ += buffer.size_;
+}
+
+Allocator::FreeBlock Allocator::FreeBlockOf(const Buffer& buffer) const {
+  FreeBlock block{.data = buffer.data_};
+  block.positions.fill(-1);
+  for (int i = 0; space_ == MemorySpace::kDevice && i < kQueues; ++i) {
+    const auto queue = static_cast<Queue>(i);
+    if (queue == Queue::kCompute || (buffer.used_by_ & Buffer::QueueBit(queue)) != 0) {
+      block.positions[i] = device_.position(queue);
+    }
+  }
+  return block;
 }
 
 void Allocator::Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory to) {
@@ -160,8 +211,10 @@ void Allocator::Account(Usage& usage, int64_t bytes) {
 
 void Allocator::DropFreeBlocks() {
   for (const auto& [size, blocks] : free_blocks_) {
-    for (std::byte* block : blocks) {
-      device_.Free(block, size, space_);
+    for (const std::deque<FreeBlock>* each : {&blocks.plain, &blocks.moved}) {
+      for (const FreeBlock& block : *each) {
+        device_.Free(block.data, size, space_);
+      }
     }
   }
   free_blocks_.clear();

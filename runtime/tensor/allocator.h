@@ -7,13 +7,13 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <memory>
 #include <mutex>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "runtime/tensor/device.h"
 
@@ -55,15 +55,21 @@ class Buffer {
   // Accounts the block under another category from now on; an activation that becomes a message is not copied.
   void SetCategory(MemoryCategory category);
 
+  // Says that the queue, besides the one for kernels, has been given work that uses the block: its next user waits for
+  // what the queue has been given when the block comes back.
+  void NoteUse(Queue queue) { used_by_ |= QueueBit(queue); }
+
  private:
   friend class Allocator;
   Buffer(Allocator* allocator, std::byte* data, int64_t size, MemoryCategory category)
       : allocator_(allocator), data_(data), size_(size), category_(category) {}
+  static uint8_t QueueBit(Queue queue) { return static_cast<uint8_t>(1U << static_cast<unsigned>(queue)); }
 
   Allocator* allocator_ = nullptr;
   std::byte* data_ = nullptr;
   int64_t size_ = 0;
   MemoryCategory category_ = MemoryCategory::kWorkspace;
+  uint8_t used_by_ = 0;  // bits of queues
 };
 
 // Memory that is taken elsewhere and counts as the allocator's while this lives. Move-only.
@@ -91,17 +97,23 @@ inline constexpr int64_t kUnlimitedMemoryBytes = std::numeric_limits<int64_t>::m
 // Thread-safe. Must outlive its buffers. Released blocks are kept for the next request of the same size (fresh pages
 // are costly); they count as free, and return to the device before the limit would be exceeded. Device memory may be
 // released while work that uses it is still queued: its next user is queued behind that work. Staging memory must not:
-// the host does not queue.
+// the host does not queue. One thread allocates and releases device memory, that which enqueues the device's work.
 class Allocator {
  public:
-  // Allocates the device's memory; the device outlives it.
-  explicit Allocator(int64_t limit_bytes, Device& device = HostDevice());
+  // Allocates the device's memory; the device outlives it. `staging_limit_bytes`: of staging(), where that is memory of
+  // its own.
+  explicit Allocator(int64_t limit_bytes, Device& device = HostDevice(),
+                     int64_t staging_limit_bytes = kUnlimitedMemoryBytes);
   Allocator(const Allocator&) = delete;
   Allocator& operator=(const Allocator&) = delete;
   ~Allocator();  // GP_CHECKs that every buffer has come back
 
-  // ResourceExhausted names category, size, what is in use by category and the limit. REQUIRES: bytes > 0.
-  absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryCategory category);
+  // `first_use`: the queue that uses the block first; of the others it is kernels' that use it later. ResourceExhausted
+  // names category, size, what is in use by category and the limit. REQUIRES: bytes > 0.
+  absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryCategory category, Queue first_use = Queue::kCompute);
+
+  // Takes `count` blocks of the size from the device for later requests. Errors are Allocate's.
+  absl::Status KeepReady(int64_t bytes, int64_t count);
 
   // Counts memory that is taken elsewhere. ResourceExhausted as above.
   absl::StatusOr<Reservation> Reserve(int64_t bytes, MemoryCategory category);
@@ -117,7 +129,7 @@ class Allocator {
   Device& device() const { return device_; }
   MemorySpace space() const { return space_; }
   // Allocates memory that the host may touch, for data to and from the device: this allocator itself if the device's
-  // memory is the host's, else one with the same limit.
+  // memory is the host's, else one with a limit of its own.
   Allocator& staging() { return staging_ == nullptr ? *this : *staging_; }
   // Allocates memory for data that the device moves out to the host; a separate allocator even if the device's memory
   // is the host's. Only the host limits it. REQUIRES: this is no other allocator's staging or host memory.
@@ -128,7 +140,19 @@ class Allocator {
   friend class Reservation;
   Allocator(int64_t limit_bytes, Device& device, MemorySpace space)
       : limit_bytes_(limit_bytes), device_(device), space_(space) {}
-  void Release(std::byte* data, int64_t bytes, MemoryCategory category);
+  // A block that waits for its next user: behind what the queues had been given when it came back.
+  struct FreeBlock {
+    std::byte* data = nullptr;
+    std::array<int64_t, kQueues> positions{};  // -1: the queue has not used it
+  };
+  struct FreeBlocks {
+    std::deque<FreeBlock> plain;  // used by kernels alone
+    std::deque<FreeBlock> moved;  // by other queues too
+  };
+
+  void Release(const Buffer& buffer);
+  FreeBlock FreeBlockOf(const Buffer& buffer) const;
+  absl::StatusOr<std::byte*> Take(FreeBlocks& blocks, Queue first_use);
   void Unreserve(int64_t bytes, MemoryCategory category);
   void Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory to);
   void Account(Usage& usage, int64_t bytes);
@@ -143,7 +167,7 @@ class Allocator {
   mutable std::mutex mutex_;
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_;
-  std::unordered_map<int64_t, std::vector<std::byte*>> free_blocks_;  // by size
+  std::unordered_map<int64_t, FreeBlocks> free_blocks_;  // by size
   int64_t free_bytes_ = 0;
 };
 

@@ -1,11 +1,13 @@
 #include "runtime/tensor/completion.h"
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <vector>
 
 #include "optimizer/base/check.h"
+#include "runtime/base/clock.h"
 
 namespace geopipe {
 
@@ -14,29 +16,42 @@ struct Completion::State {
   std::condition_variable told;
   bool done = false;
   bool all_told = false;  // the callbacks have run
+  absl::Status status;
   int64_t begun_ns = 0;
   int64_t ready_ns = 0;
   std::vector<std::function<void()>> waiting;
+  std::shared_ptr<const void> point;
 };
 
-Completion Completion::Pending() {
+Completion Completion::Pending(std::shared_ptr<const void> point) {
   Completion completion;
   completion.state_ = std::make_shared<State>();
+  completion.state_->point = std::move(point);
   return completion;
 }
 
-void Completion::Complete(int64_t begun_ns, int64_t ready_ns) {
+void Completion::Complete(int64_t begun_ns, int64_t ready_ns) { End(begun_ns, ready_ns, absl::OkStatus()); }
+
+void Completion::Fail(absl::Status why) {
+  GP_CHECK(!why.ok(), "a failure without an error");
+  const int64_t now_ns = Clock::Real().NowNs();
+  End(now_ns, now_ns, std::move(why));
+}
+
+void Completion::End(int64_t begun_ns, int64_t ready_ns, absl::Status status) {
   std::vector<std::function<void()>> waiting;
   {
     const std::lock_guard lock(state_->mutex);
-    GP_CHECK(!state_->done, "completed twice");
+    GP_CHECK(!state_->done, "ended twice");
     state_->done = true;
+    state_->status = std::move(status);
     state_->begun_ns = begun_ns;
     state_->ready_ns = ready_ns;
     waiting.swap(state_->waiting);
   }
-  for (const std::function<void()>& callback : waiting) {
+  for (std::function<void()>& callback : waiting) {
     callback();
+    callback = nullptr;
   }
   const std::lock_guard lock(state_->mutex);
   state_->all_told = true;
@@ -49,6 +64,11 @@ bool Completion::done() const {
   }
   const std::lock_guard lock(state_->mutex);
   return state_->done;
+}
+
+absl::Status Completion::status() const {
+  GP_CHECK(done());
+  return state_ == nullptr ? absl::OkStatus() : state_->status;
 }
 
 int64_t Completion::begun_ns() const {
@@ -72,11 +92,18 @@ void Completion::Then(std::function<void()> callback) const {
   callback();
 }
 
-void Completion::Wait() const {
-  if (state_ != nullptr) {
-    std::unique_lock lock(state_->mutex);
-    state_->told.wait(lock, [this] { return state_->all_told; });
+bool Completion::WaitUntil(int64_t deadline_ns) const {
+  if (state_ == nullptr) {
+    return true;
   }
+  const std::chrono::steady_clock::time_point deadline{std::chrono::nanoseconds(deadline_ns)};
+  std::unique_lock lock(state_->mutex);
+  return state_->told.wait_until(lock, deadline, [this] { return state_->all_told; });
+}
+
+const std::shared_ptr<const void>& Completion::point() const {
+  static const std::shared_ptr<const void> kNone;
+  return state_ == nullptr ? kNone : state_->point;
 }
 
 Completion Completion::NotBefore(int64_t ns) const {

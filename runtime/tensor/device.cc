@@ -4,8 +4,11 @@
 
 #include <cstdint>
 #include <cstring>
+#include <iterator>
 #include <new>
 
+#include "optimizer/base/check.h"
+#include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 
 namespace geopipe {
@@ -51,7 +54,18 @@ void TouchPages(std::byte* memory, size_t bytes) {
 class Host final : public Device {
  public:
   MemorySpace space() const override { return MemorySpace::kHost; }
-  std::byte* Allocate(int64_t bytes, MemorySpace /*space*/) override {
+  void Free(std::byte* memory, int64_t bytes, MemorySpace /*space*/) override {
+    const auto size = static_cast<size_t>(bytes);
+    size >= kHugePage ? void(munmap(memory, WholeHugePages(size))) : ::operator delete(memory, kAlignment);
+  }
+  Mark Begin(Queue /*queue*/) override { return {.ns = Clock::Real().NowNs()}; }
+  absl::Status After(Queue /*queue*/, const Completion& work) override {
+    GP_CHECK(work.done(), "the processor is to wait for work that is not its own");
+    return work.status();
+  }
+
+ protected:
+  std::byte* AllocateMemory(int64_t bytes, MemorySpace /*space*/) override {
     const auto size = static_cast<size_t>(bytes);
     auto* const memory = size >= kHugePage ? MapHugePages(size)
                                            : static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
@@ -60,22 +74,90 @@ class Host final : public Device {
     }
     return memory;
   }
-  void Free(std::byte* memory, int64_t bytes, MemorySpace /*space*/) override {
-    const auto size = static_cast<size_t>(bytes);
-    size >= kHugePage ? void(munmap(memory, WholeHugePages(size))) : ::operator delete(memory, kAlignment);
-  }
-  absl::Status Copy(const std::byte* from, std::byte* to, int64_t bytes) override {
+  absl::Status EnqueueCopy(const std::byte* from, std::byte* to, int64_t bytes, Queue /*queue*/) override {
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return absl::OkStatus();
   }
-  Completion Record(int64_t since_ns) override { return {since_ns, Clock::Real().NowNs()}; }
+  Completion EnqueueRecord(Queue /*queue*/, const Mark& begun) override { return {begun.ns, Clock::Real().NowNs()}; }
 };
+
+size_t IndexOf(Queue queue) { return static_cast<size_t>(queue); }
 
 }  // namespace
 
-absl::Status Device::Wait(const Completion& completion) {
-  completion.Wait();
+std::byte* Device::Allocate(int64_t bytes, MemorySpace space) {
+  ++(space == MemorySpace::kDevice ? allocations_ : host_allocations_);
+  return AllocateMemory(bytes, space);
+}
+
+absl::Status Device::Copy(const std::byte* from, std::byte* to, int64_t bytes, Queue queue) {
+  {
+    const std::lock_guard lock(mutex_);
+    lines_[IndexOf(queue)].is_recorded = false;
+  }
+  return EnqueueCopy(from, to, bytes, queue);
+}
+
+Completion Device::Record(Queue queue, const Mark& begun) {
+  Completion work = EnqueueRecord(queue, begun);
+  const std::lock_guard lock(mutex_);
+  Line& line = lines_[IndexOf(queue)];
+  while (!line.records.empty() && line.records.front().done()) {
+    line.records.pop_front();
+    ++line.first;
+  }
+  line.records.push_back(work);
+  line.is_recorded = queue != Queue::kCompute;
+  return work;
+}
+
+int64_t Device::position(Queue queue) const {
+  const std::lock_guard lock(mutex_);
+  const Line& line = lines_[IndexOf(queue)];
+  const int64_t next = line.first + std::ssize(line.records);
+  return line.is_recorded ? next - 1 : next;
+}
+
+Completion Device::Past(Queue queue, int64_t position) {
+  {
+    const std::lock_guard lock(mutex_);
+    const Line& line = lines_[IndexOf(queue)];
+    if (position < line.first) {
+      return {};
+    }
+    if (position - line.first < std::ssize(line.records)) {
+      return line.records[static_cast<size_t>(position - line.first)];
+    }
+  }
+  return Record(queue);
+}
+
+absl::Status Device::AfterAll(Queue queue) {
+  for (int i = 0; i < kQueues; ++i) {
+    if (const auto other = static_cast<Queue>(i); other != queue) {
+      GP_RETURN_IF_ERROR(After(queue, Record(other)));
+    }
+  }
   return absl::OkStatus();
+}
+
+absl::Status Device::Wait(const Completion& work, int64_t deadline_ns) {
+  ++waits_;
+  return Await(work, deadline_ns) ? work.status() : absl::DeadlineExceededError("the device is not done in time");
+}
+
+absl::Status Device::WaitIdle(int64_t deadline_ns) {
+  GP_RETURN_IF_ERROR(AfterAll(Queue::kCompute));
+  return Wait(Record(Queue::kCompute), deadline_ns);
+}
+
+Device::Counts Device::counts() const {
+  return {.waits = waits_, .allocations = allocations_, .host_allocations = host_allocations_};
+}
+
+int64_t DeviceDeadlineNs() {
+  constexpr int64_t kPatienceNs = 60'000'000'000;
+  return Clock::Real().NowNs() + kPatienceNs;
 }
 
 std::unique_ptr<Device> MakeHostDevice() { return std::make_unique<Host>(); }

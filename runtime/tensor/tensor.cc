@@ -76,10 +76,10 @@ int64_t ElementsOf(const std::vector<int64_t>& shape) {
 }  // namespace
 
 absl::StatusOr<Tensor> Tensor::Create(Allocator& allocator, MemoryCategory category, DType dtype,
-                                      std::vector<int64_t> shape) {
+                                      std::vector<int64_t> shape, Queue first_use) {
   const int64_t elements = ElementsOf(shape);
   Tensor tensor;
-  GP_ASSIGN_OR_RETURN(tensor.buffer_, allocator.Allocate(elements * ByteSize(dtype), category));
+  GP_ASSIGN_OR_RETURN(tensor.buffer_, allocator.Allocate(elements * ByteSize(dtype), category, first_use));
   tensor.dtype_ = dtype;
   tensor.shape_ = std::move(shape);
   tensor.elements_ = elements;

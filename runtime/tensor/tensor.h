@@ -30,7 +30,7 @@ class Tensor {
 
   // A tensor of uninitialised memory. Errors are the allocator's. REQUIRES: every extent is positive.
   static absl::StatusOr<Tensor> Create(Allocator& allocator, MemoryCategory category, DType dtype,
-                                       std::vector<int64_t> shape);
+                                       std::vector<int64_t> shape, Queue first_use = Queue::kCompute);
   // REQUIRES: allocator.space() == kHost.
   static absl::StatusOr<Tensor> Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
                                       std::vector<int64_t> shape);
@@ -63,6 +63,11 @@ class Tensor {
 
   // Accounts the memory under another category from now on; a part has no memory of its own to account.
   void SetCategory(MemoryCategory category) { buffer_.SetCategory(category); }
+  // Buffer's. REQUIRES: this is no part.
+  void NoteUse(Queue queue) {
+    GP_CHECK(!buffer_.empty(), "a part has no memory of its own");
+    buffer_.NoteUse(queue);
+  }
 
  private:
   template <class T>

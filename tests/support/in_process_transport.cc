@@ -37,8 +37,14 @@ class InProcessEndpoint final : public MessageTransport {
     channel.greatest_outstanding = std::max(channel.greatest_outstanding, channel.sent - channel.taken);
     network.throttled_ += channel.sent - channel.taken > channel.spec.slots ? 1 : 0;
     lock.unlock();
-    message.ready.Then([&network, &channel, tag, payload = std::make_shared<Tensor>(std::move(message.value))] {
+    message.ready.Then([&network, &channel, tag, rank = rank_, ready = message.ready,
+                        payload = std::make_shared<Tensor>(std::move(message.value))] {
       const std::lock_guard ready_lock(network.mutex_);
+      if (!ready.status().ok()) {
+        network.failures_[rank].Update(ready.status());
+        network.changed_.notify_all();
+        return;
+      }
       channel.queue.push_back({tag, std::move(*payload)});
       ++channel.ready;
       network.changed_.notify_all();

@@ -191,7 +191,7 @@ void SeededQueues::Run() {
     if (closing_) {
       return;
     }
-    // Nothing can run before a queue is released: events happen on this thread alone.
+    // The thread waits until a queue is released or given more: events happen on this thread alone.
     const int64_t seen = appended_;
     changed_.wait(lock, [&] {
       return closing_ || appended_ != seen ||

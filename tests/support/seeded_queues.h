@@ -1,7 +1,7 @@
 // In-order queues of work that one thread runs one piece at a time, in an order drawn from a seed: at some seed, any
 // order that the events between the queues allow. Work whose dependency was forgotten gives other results at some seed.
-// Work also comes late: the thread runs a queue's head only when somebody waits, or when
-// nothing was enqueued for a moment.
+// Work also comes late: the thread runs a queue's head only when somebody waits, or when nothing was enqueued for a
+// moment.
 #pragma once
 
 #include <condition_variable>

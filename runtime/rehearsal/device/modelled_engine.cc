@@ -50,7 +50,7 @@ absl::StatusOr<Timed<Tensor>> ModelledEngine::Backward(int32_t micro_batch, Time
   return grad_input;
 }
 
-absl::Status ModelledEngine::AddTiedGradient(Tensor) {
+absl::Status ModelledEngine::AddTiedGradient(Timed<Tensor>) {
   GP_CHECK(false, "a modelled stage shares no embedding");
   return absl::OkStatus();
 }

@@ -31,8 +31,8 @@ class ModelledEngine final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
-  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return std::nullopt; }
-  absl::Status AddTiedGradient(Tensor other) override;
+  absl::StatusOr<std::optional<Timed<Tensor>>> TakeTiedGradient() override { return std::nullopt; }
+  absl::Status AddTiedGradient(Timed<Tensor> other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool) override {
     return Timed<ScalarReader>{[] { return IterationScalars(); }, {}};
   }

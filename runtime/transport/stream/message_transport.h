@@ -79,10 +79,11 @@ class MessageTransport {
   virtual ~MessageTransport() = default;
 
   // Hands the payload over and returns at once: never blocks, whatever the device, the peer or the link does. The
-  // payload leaves when it is ready; those of one channel become ready in the order of the calls. The transport keeps
-  // it (memory of category transport is the caller's concern) until the receiver has acknowledged it. ResourceExhausted
-  // if the channel's bound of unacknowledged messages is exceeded (the plan makes that a bug). One thread per channel.
-  // REQUIRES: the transport outlives the work that makes the payload.
+  // payload leaves when it is ready; those of one channel become ready in the order of the calls. If the work that
+  // makes it fails, the transport does, with that error. The transport keeps it (memory of category transport is the
+  // caller's concern) until the receiver has acknowledged it. ResourceExhausted if the channel's bound of
+  // unacknowledged messages is exceeded (the plan makes that a bug). One thread per channel. REQUIRES: the transport
+  // outlives the work that makes the payload.
   virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload) = 0;
 
   // Takes the channel's next message, waiting for it (asleep) until `deadline_ns` on the monotonic clock.

@@ -182,6 +182,10 @@ absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag&
                                                 .layout = layout,
                                                 .tensor = std::make_shared<const Tensor>(std::move(timed.value)),
                                                 .ready = timed.ready}] {
+    if (const absl::Status made = departure.ready.status(); !made.ok()) {
+      Fail(made);
+      return;
+    }
     {
       const std::lock_guard lock(mutex_);
       departures_.push_back(departure);

@@ -1,6 +1,11 @@
 // Two ranks, each with one stage or two on a device of its own, through executor and transport: nothing but the device
 // touches its memory, and nothing waits for it inside an iteration.
+#include <absl/strings/match.h>
+
+#include <algorithm>
+#include <array>
 #include <catch2/catch.hpp>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -15,20 +20,25 @@
 #include "runtime/executor/executor.h"
 #include "tests/runtime/model/pipeline_driver.h"
 #include "tests/support/in_process_transport.h"
-#include "tests/support/toy_device.h"
+#include "tests/support/seed.h"
+#include "tests/support/seeded_device.h"
 
 namespace geopipe {
 namespace {
 
-constexpr int32_t kRanks = 2;
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kKeepsBlocks = false;  // see runtime/tensor/allocator.cc
+#else
+constexpr bool kKeepsBlocks = true;
+#endif
+
 constexpr int64_t kIterations = 3;
 constexpr int64_t kEvaluated = 2;  // the weights before this iteration
-const std::vector<PeerId> kPipeline{0, 1};
 
 // Counts how often the device was waited for between the start of an iteration and each of its forwards.
 class WatchingTokens final : public TokenSource {
  public:
-  WatchingTokens(const TransformerStageOptions& options, const ToyDevice* device)
+  WatchingTokens(const TransformerStageOptions& options, const SeededDevice* device)
       : tokens_(options.model.vocab_size, options.sequence_length), device_(device) {}
 
   absl::Status Read(int64_t iteration, int64_t first_sample, int64_t samples, std::span<int32_t> inputs,
@@ -36,14 +46,14 @@ class WatchingTokens final : public TokenSource {
     waits_inside += Waits() - waits_at_begin;
     return tokens_.Read(iteration, first_sample, samples, inputs, targets);
   }
-  int64_t Waits() const { return device_ == nullptr ? 0 : device_->waits(); }
+  int64_t Waits() const { return device_ == nullptr ? 0 : device_->counts().waits; }
 
   int64_t waits_at_begin = 0;
   int64_t waits_inside = 0;
 
  private:
   RandomTokens tokens_;
-  const ToyDevice* device_;
+  const SeededDevice* device_;
 };
 
 // Tokens of evaluations, for which the device is waited for once, at the end.
@@ -74,25 +84,62 @@ struct Result {
   std::vector<int64_t> waits;  // at the start of each iteration, and after the run
   int64_t waits_inside = 0;
   int64_t pending_records = 0;
+  std::string under_way;  // the action, when training has ended
+};
+
+// The ranks compute on this: on the processor, or on devices of a seed.
+struct Hardware {
+  std::optional<uint64_t> seed = std::nullopt;
+  DeviceFault fault = DeviceFault::kNone;
+  std::function<void(SeededDevice&)> disturb = nullptr;  // as training begins, on rank 0
+  int64_t progress_deadline_ns = 60'000'000'000;
 };
 
 // Memory of one rank; outlives what it has sent.
 struct Memory {
-  explicit Memory(bool toy)
-      : device(toy ? std::make_unique<ToyDevice>() : nullptr),
-        allocator(int64_t{1} << 28, toy ? static_cast<Device&>(*device) : HostDevice()) {}
+  Memory(const Hardware& hardware, int32_t rank)
+      : device(hardware.seed.has_value()
+                   ? std::make_unique<SeededDevice>(*hardware.seed + 1000 * static_cast<uint64_t>(rank), hardware.fault)
+                   : nullptr),
+        allocator(int64_t{1} << 28, device != nullptr ? static_cast<Device&>(*device) : HostDevice()) {}
 
-  std::unique_ptr<ToyDevice> device;
+  std::unique_ptr<SeededDevice> device;
   Allocator allocator;
 };
 
+ExecutorOptions OptionsOf(const Schedule& lowered, int32_t rank,
+                          const std::vector<std::unique_ptr<TransformerStage>>& stages) {
+  ExecutorOptions options;
+  options.schedule = lowered;
+  options.pipeline_rank = rank;
+  for (int32_t other = 0; other < lowered.shape.devices; ++other) {
+    options.pipeline.push_back(other);
+  }
+  for (const std::unique_ptr<TransformerStage>& stage : stages) {
+    options.engines.push_back(stage.get());
+  }
+  options.exchange_norms = true;
+  options.end_iteration = kIterations;
+  return options;
+}
+
+void ReadWeights(const std::vector<std::unique_ptr<TransformerStage>>& stages, Result& result) {
+  for (const std::unique_ptr<TransformerStage>& stage : stages) {
+    for (const Parameter& parameter : stage == nullptr ? std::span<Parameter>() : stage->parameters().all()) {
+      std::vector<float> values(static_cast<size_t>(parameter.value.elements()));
+      result.status.Update(stage->parameters().Read(parameter.spec.name, parameter.spec.shape, values));
+      result.weights.insert(result.weights.end(), values.begin(), values.end());
+    }
+  }
+}
+
 Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Schedule& lowered, CommMode comm,
-                 Memory& memory, InProcessNetwork& network) {
+                 const Hardware& hardware, Memory& memory, InProcessNetwork& network) {
   Result result;
-  ToyDevice* const device = memory.device.get();
+  SeededDevice* const device = memory.device.get();
   Allocator& allocator = memory.allocator;
   const std::unique_ptr<Backend> backend = device != nullptr
-                                               ? std::make_unique<ToyBackend>(*device, allocator)
+                                               ? std::make_unique<SeededBackend>(*device, allocator)
                                                : *OpenBackend(BackendKind::kCpu, /*threads=*/1, allocator);
   const PipelineShape& shape = lowered.shape;
   WatchingTokens tokens(shared, device);
@@ -112,16 +159,11 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
     return result;
   }
   const std::unique_ptr<MessageTransport> transport = network.Endpoint(rank, allocator.staging());
-  ExecutorOptions executor_options;
-  executor_options.schedule = lowered;
-  executor_options.pipeline_rank = rank;
-  executor_options.pipeline = kPipeline;
+  ExecutorOptions executor_options = OptionsOf(lowered, rank, stages);
   executor_options.comm = comm;
-  for (const std::unique_ptr<TransformerStage>& stage : stages) {
-    executor_options.engines.push_back(stage.get());
-  }
-  executor_options.exchange_norms = true;
-  executor_options.end_iteration = kIterations;
+  ActionWatch watch;
+  executor_options.watch = &watch;
+  executor_options.progress_deadline_ns = hardware.progress_deadline_ns;
   executor_options.on_begin = [&](int64_t) {
     tokens.waits_at_begin = tokens.Waits();
     result.waits.push_back(tokens.waits_at_begin);
@@ -135,8 +177,17 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
       .passes = 2,
       .is_due = [](int64_t iteration) { return iteration == kEvaluated; },
       .on_report = [&](const EvaluationStats& stats) { result.validation_losses.push_back(stats.loss.value_or(0)); }};
+  if (rank == 0 && hardware.disturb) {
+    hardware.disturb(*device);
+  }
   auto executor = Executor::Create(std::move(executor_options), *transport, allocator, Clock::Real());
   result.status = executor.ok() ? executor->Run() : executor.status();
+  if (const std::optional<ActionWatch::UnderWay> action = watch.Now(); action.has_value()) {
+    result.under_way = ToString(action->action);
+  }
+  if (device != nullptr) {
+    device->Release(Queue::kCompute);
+  }
   if (!result.status.ok()) {
     network.FailAll(absl::UnavailableError("a peer is gone"));
     return result;
@@ -144,38 +195,51 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
   result.waits.push_back(tokens.Waits());
   result.waits_inside = tokens.waits_inside;
   result.pending_records = device != nullptr ? device->pending_records() : 0;
-  for (const std::unique_ptr<TransformerStage>& stage : stages) {
-    for (const Parameter& parameter : stage == nullptr ? std::span<Parameter>() : stage->parameters().all()) {
-      std::vector<float> values(static_cast<size_t>(parameter.value.elements()));
-      result.status.Update(stage->parameters().Read(parameter.spec.name, parameter.spec.shape, values));
-      result.weights.insert(result.weights.end(), values.begin(), values.end());
-    }
-  }
+  ReadWeights(stages, result);
   return result;
 }
 
-std::vector<Result> Train(ScheduleKind kind, CommMode comm, bool tied, bool toy) {
+// A training of some iterations.
+struct Case {
+  ScheduleKind kind = ScheduleKind::kZbH1;
+  CommMode comm = CommMode::kNonBlocking;
+  bool tied = false;
+  int32_t ranks = 2;
+
+  static constexpr int kCases = 12;
+  static Case Number(int i) {
+    constexpr std::array kKinds{ScheduleKind::kZbH1, ScheduleKind::kZbV, ScheduleKind::kInterleaved};
+    return {.kind = kKinds.at(i % 3),
+            .comm = i / 3 % 2 == 0 ? CommMode::kNonBlocking : CommMode::kBlocking,
+            .tied = i / 6 % 2 == 1};
+  }
+};
+
+std::vector<Result> Train(const Case& trained, const Hardware& hardware) {
+  const auto& [kind, comm, tied, ranks] = trained;
   const TransformerStageOptions options = SmallOptions(tied);
   const Schedule lowered =
-      *Lower(*MakeSchedule(kind, PipelineShape::Of(RowOf(kind).layout, kRanks, options.micro_batches)));
+      *Lower(*MakeSchedule(kind, PipelineShape::Of(RowOf(kind).layout, ranks, options.micro_batches)));
   const int64_t message_bytes = 4 * options.micro_batch_size * options.sequence_length * options.model.hidden_size;
   ChannelSizes sizes;
   sizes.boundary_bytes.assign(lowered.shape.stages - 1, message_bytes);
-  sizes.norm_bytes.assign(kRanks, 1 << 16);
+  sizes.norm_bytes.assign(ranks, 1 << 16);
   sizes.tied_gradient_bytes = tied ? 4 * options.model.vocab_size * options.model.hidden_size : 0;
   std::vector<std::unique_ptr<Memory>> memories;
-  InProcessNetwork network(kRanks);
-  for (int32_t rank = 0; rank < kRanks; ++rank) {
-    memories.push_back(std::make_unique<Memory>(toy));
-    for (const ChannelSpec& channel : ChannelsOf(lowered, rank, kPipeline, sizes)) {
+  InProcessNetwork network(ranks);
+  const std::vector<PeerId> pipeline = ranks == 1 ? std::vector<PeerId>{0} : std::vector<PeerId>{0, 1};
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    memories.push_back(std::make_unique<Memory>(hardware, rank));
+    for (const ChannelSpec& channel : ChannelsOf(lowered, rank, pipeline, sizes)) {
       network.Add(channel);
     }
   }
-  std::vector<Result> results(kRanks);
+  std::vector<Result> results(ranks);
   std::vector<std::thread> threads;
-  for (int32_t rank = 0; rank < kRanks; ++rank) {
-    threads.emplace_back(
-        [&, rank] { results[rank] = TrainRank(options, rank, lowered, comm, *memories[rank], network); });
+  for (int32_t rank = 0; rank < ranks; ++rank) {
+    threads.emplace_back([&, rank, comm = comm] {
+      results[rank] = TrainRank(options, rank, lowered, comm, hardware, *memories[rank], network);
+    });
   }
   for (std::thread& thread : threads) {
     thread.join();
@@ -185,34 +249,90 @@ std::vector<Result> Train(ScheduleKind kind, CommMode comm, bool tied, bool toy)
 
 // The rule holds in blocking mode too: a rank then waits for its peer's acknowledgement, as it waits for inputs, and
 // not for its device to make the message.
+void CheckWaits(const Result& result) {
+  CHECK(result.waits_inside == 0);
+  CHECK(result.pending_records > 0);
+  REQUIRE(result.waits.size() == kIterations + 1);
+  for (size_t i = 0; i < kIterations; ++i) {
+    // The run's end waits for the last update.
+    CHECK(result.waits[i + 1] == result.waits[i] + (i + 1 < kIterations ? 1 : 2) + (i == kEvaluated ? 1 : 0));
+  }
+}
+
+bool SameBits(const std::vector<Result>& a, const std::vector<Result>& b) {
+  return std::ranges::equal(a, b, [](const Result& x, const Result& y) {
+    return x.status.ok() && y.status.ok() && x.losses == y.losses && x.norms == y.norms &&
+           x.validation_losses == y.validation_losses && x.weights == y.weights;
+  });
+}
+
 TEST_CASE(
-    "a pipeline over two devices has the processor's bits, and waits for each once an iteration or evaluation, at its "
-    "end") {
-  const ScheduleKind kind = GENERATE(ScheduleKind::kZbH1, ScheduleKind::kZbV, ScheduleKind::kInterleaved);
-  const CommMode comm = GENERATE(CommMode::kNonBlocking, CommMode::kBlocking);
-  const bool tied = GENERATE(false, true);
-  CAPTURE(ScheduleKindName(kind), CommModeName(comm), tied);
-  const std::vector<Result> expected = Train(kind, comm, tied, /*toy=*/false);
-  const std::vector<Result> actual = Train(kind, comm, tied, /*toy=*/true);
-  for (size_t rank = 0; rank < kRanks; ++rank) {
-    INFO("rank " << rank << ": " << actual[rank].status);
-    REQUIRE(expected[rank].status.ok());
-    REQUIRE(actual[rank].status.ok());
-    CHECK(actual[rank].losses == expected[rank].losses);
-    CHECK(actual[rank].norms == expected[rank].norms);
-    CHECK(actual[rank].validation_losses == expected[rank].validation_losses);
-    CHECK(actual[rank].weights == expected[rank].weights);
-    CHECK(actual[rank].waits_inside == 0);
-    CHECK(actual[rank].pending_records > 0);
-    const std::vector<int64_t>& waits = actual[rank].waits;
-    REQUIRE(waits.size() == kIterations + 1);
-    for (size_t i = 0; i < kIterations; ++i) {
-      // The run's end waits for the last update.
-      CHECK(waits[i + 1] == waits[i] + (i + 1 < kIterations ? 1 : 2) + (i == kEvaluated ? 1 : 0));
+    "a pipeline over two devices has the processor's bits in every order of their queues, and waits for each once an "
+    "iteration or evaluation, at its end") {
+  const uint64_t first = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << first);
+  for (int number = 0; number < Case::kCases; ++number) {
+    const Case trained = Case::Number(number);
+    CAPTURE(ScheduleKindName(trained.kind), CommModeName(trained.comm), trained.tied);
+    const std::vector<Result> expected = Train(trained, {});
+    REQUIRE(SameBits(expected, expected));
+    CHECK(expected[0].losses.front() + expected[1].losses.front() > 0);
+    CHECK(expected[0].validation_losses.size() + expected[1].validation_losses.size() == 1);
+    for (int i = number; i < std::max(TestSeeds(), Case::kCases); i += Case::kCases) {
+      const std::vector<Result> actual = Train(trained, {.seed = first + i});
+      INFO("seed " << first + i << ": " << actual[0].status << ", " << actual[1].status);
+      CHECK(SameBits(actual, expected));
+      CheckWaits(actual[0]);
+      CheckWaits(actual[1]);
     }
   }
-  CHECK(actual[0].losses.front() + actual[1].losses.front() > 0);
-  CHECK(actual[0].validation_losses.size() + actual[1].validation_losses.size() == 1);
+}
+
+TEST_CASE("a device that does not wait, frees too early or takes in too early is found out at some seed") {
+  const DeviceFault fault = GENERATE(DeviceFault::kDropsAfter, DeviceFault::kReleasesEarly, DeviceFault::kLandsEarly);
+  CAPTURE(static_cast<int>(fault));
+  if (!kKeepsBlocks && fault == DeviceFault::kReleasesEarly) {
+    return;
+  }
+  const std::vector<Result> expected = Train({}, {});
+  bool found = false;
+  for (uint64_t seed = 0; seed < 40 && !found; ++seed) {
+    found = !SameBits(Train({}, {.seed = seed, .fault = fault}), expected);
+  }
+  CHECK(found);
+}
+
+TEST_CASE("a device that fails ends the training of its rank with its own words, and is found out if it hides it") {
+  const bool hides = GENERATE(false, true);
+  const std::vector<Result> results =
+      Train({}, {.seed = TestSeed(),
+                 .fault = hides ? DeviceFault::kHidesFailure : DeviceFault::kNone,
+                 .disturb = [](SeededDevice& device) { device.Break(absl::InternalError("off the bus")); }});
+  INFO(results[0].status << ", " << results[1].status);
+  CHECK(absl::StrContains(results[0].status.message(), "off the bus") == !hides);
+  CHECK_FALSE(results[1].status.ok());
+}
+
+TEST_CASE("a device that is stuck is given up in time, by the name of its action, and is found out if nobody looks") {
+  const bool patient = GENERATE(false, true);
+  const Hardware hardware{.seed = TestSeed(),
+                          .fault = patient ? DeviceFault::kIgnoresDeadlines : DeviceFault::kNone,
+                          .disturb = [](SeededDevice& device) { device.Hold(Queue::kCompute); },
+                          .progress_deadline_ns = 100'000'000};
+  const Result alone = Train({.kind = ScheduleKind::kGpipe, .ranks = 1}, hardware).front();
+  INFO(alone.status);
+  CHECK(absl::StrContains(alone.status.message(), "the device of rank 0 has not done 0F0 within 0.1 s") == !patient);
+  CHECK(alone.under_way == (patient ? "" : "0F0"));
+}
+
+TEST_CASE("while a rank waits for another, the supervisor sees the action that its device is stuck at") {
+  const std::vector<Result> results = Train({}, {.seed = TestSeed(),
+                                                 .disturb = [](SeededDevice& device) { device.Hold(Queue::kCompute); },
+                                                 .progress_deadline_ns = 100'000'000});
+  INFO(results[0].status << ", " << results[1].status);
+  CHECK(absl::StrContains(results[0].status.message(), "0RECV_B0"));
+  CHECK(results[0].under_way == "0F0");
+  CHECK(results[1].under_way.empty());
 }
 
 }  // namespace

@@ -237,17 +237,17 @@ absl::StatusOr<Timed<ScalarReader>> ToyEngine::ReadScalars(bool norm_terms) {
   return reader();
 }
 
-absl::StatusOr<std::optional<Tensor>> ToyEngine::TakeTiedGradient() {
+absl::StatusOr<std::optional<Timed<Tensor>>> ToyEngine::TakeTiedGradient() {
   if (!tied_elsewhere()) {
     return std::nullopt;
   }
   auto tensor = ToTensor({range_.has_embedding ? embedding_gradient_ : head_gradient_});
   GP_CHECK(tensor.ok());
-  return *std::move(tensor);
+  return Timed<Tensor>{*std::move(tensor), OverSince(Clock::Real().NowNs())};
 }
 
-absl::Status ToyEngine::AddTiedGradient(Tensor other) {
-  const float theirs = other.fp32()[0];
+absl::Status ToyEngine::AddTiedGradient(Timed<Tensor> other) {
+  const float theirs = other.value.fp32()[0];
   const float of_embedding = range_.has_embedding ? embedding_gradient_ : theirs;
   const float of_head = range_.has_embedding ? theirs : head_gradient_;
   embedding_gradient_ = head_gradient_ = of_embedding + of_head;

@@ -34,8 +34,8 @@ class ToyEngine final : public StageEngine {
   absl::StatusOr<Timed<Tensor>> BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Timed<Tensor>> Backward(int32_t micro_batch, Timed<Tensor> grad_output) override;
   absl::StatusOr<Completion> BackwardWeight(int32_t micro_batch, int64_t from_ns) override;
-  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override;
-  absl::Status AddTiedGradient(Tensor other) override;
+  absl::StatusOr<std::optional<Timed<Tensor>>> TakeTiedGradient() override;
+  absl::Status AddTiedGradient(Timed<Tensor> other) override;
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override;
   absl::StatusOr<Completion> Update(int64_t iteration, std::optional<double> grad_norm, int64_t from_ns) override;
   absl::Status BeginEvaluation() override;

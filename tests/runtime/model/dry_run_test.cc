@@ -18,26 +18,6 @@ constexpr bool kKeepsBlocks = false;  // see runtime/tensor/allocator.cc
 constexpr bool kKeepsBlocks = true;
 #endif
 
-// The processor, which counts how often it was asked for memory.
-class CountingDevice final : public Device {
- public:
-  MemorySpace space() const override { return host_.space(); }
-  std::byte* Allocate(int64_t bytes, MemorySpace space) override {
-    ++allocations;
-    return host_.Allocate(bytes, space);
-  }
-  void Free(std::byte* memory, int64_t bytes, MemorySpace space) override { host_.Free(memory, bytes, space); }
-  absl::Status Copy(const std::byte* from, std::byte* to, int64_t bytes) override {
-    return host_.Copy(from, to, bytes);
-  }
-  Completion Record(int64_t since_ns) override { return host_.Record(since_ns); }
-
-  int64_t allocations = 0;
-
- private:
-  Device& host_ = HostDevice();
-};
-
 // One stage and the actions of its rank.
 struct Rank {
   Rank(const TransformerStageOptions& stage_options, const LayerRange& layers) : options(stage_options) {
@@ -85,8 +65,8 @@ struct Rank {
   }
 
   TransformerStageOptions options;
-  CountingDevice device;
-  Allocator allocator{int64_t{1} << 30, device};
+  std::unique_ptr<Device> device = MakeHostDevice();
+  Allocator allocator{int64_t{1} << 30, *device};
   std::unique_ptr<CpuBackend> backend = *CpuBackend::Create(/*threads=*/1, allocator);
   RandomTokens tokens{options.model.vocab_size, options.sequence_length};
   RandomWeights weights{1};
@@ -105,7 +85,7 @@ TEST_CASE("after a dry run iterations take no memory and make no primitive") {
   const std::vector<LayerRange> split = Split(options.model, part == 3 ? 1 : 3);
   Rank rank(options, split[part % 3]);
   REQUIRE(DryRun(rank.actions, {rank.stage.get()}, 0, 0).ok());
-  const int64_t allocations = rank.device.allocations;
+  const int64_t allocations = rank.device->counts().host_allocations;
   const int64_t primitives = rank.backend->primitives();
   CHECK(primitives > 0);
   for (int64_t i = 0; i < 3; ++i) {
@@ -113,7 +93,7 @@ TEST_CASE("after a dry run iterations take no memory and make no primitive") {
     INFO(status);
     REQUIRE(status.ok());
   }
-  CHECK((!kKeepsBlocks || rank.device.allocations == allocations));
+  CHECK((!kKeepsBlocks || rank.device->counts().host_allocations == allocations));
   CHECK(rank.backend->primitives() == primitives);
 
   Rank other(options, split[part % 3]);
@@ -126,8 +106,7 @@ TEST_CASE("a dry run that finds too little memory says so, and leaves the stage 
   TransformerStageOptions options = SmallOptions(/*tied=*/true);
   Rank all(options, Split(options.model, 1)[0]);
   REQUIRE(all.Iterate(0).ok());
-  CountingDevice device;
-  Allocator allocator(all.allocator.total().peak_bytes - 1, device);
+  Allocator allocator(all.allocator.total().peak_bytes - 1);
   const auto backend = CpuBackend::Create(1, allocator);
   SharedRooms rooms(allocator);
   const auto stage = TransformerStage::Create(all.options, allocator, **backend, &all.tokens, all.weights, &rooms);

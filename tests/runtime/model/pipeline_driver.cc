@@ -47,13 +47,13 @@ std::vector<float> ValuesOf(const Tensor& tensor) {
 }  // namespace
 
 PipelineDriver::PipelineDriver(const TransformerStageOptions& options, const std::vector<LayerRange>& split,
-                               TokenSource& tokens, WeightSource& weights, ToyDevice* toy)
+                               TokenSource& tokens, WeightSource& weights, SeededDevice* device)
     : options_(options), activations_(split.size()), gradients_(split.size()) {
   for (const LayerRange& layers : split) {
-    allocators_.push_back(std::make_unique<Allocator>(int64_t{1} << 30, toy != nullptr ? *toy : HostDevice()));
+    allocators_.push_back(std::make_unique<Allocator>(int64_t{1} << 30, device != nullptr ? *device : HostDevice()));
     Allocator& memory = *allocators_.back();
-    backends_.push_back(toy != nullptr ? std::make_unique<ToyBackend>(*toy, memory)
-                                       : *OpenBackend(BackendKind::kCpu, /*threads=*/1, memory));
+    backends_.push_back(device != nullptr ? std::make_unique<SeededBackend>(*device, memory)
+                                          : *OpenBackend(BackendKind::kCpu, /*threads=*/1, memory));
     options_.layers = layers;
     rooms_.push_back(std::make_unique<SharedRooms>(memory, /*max_run_elements=*/100));
     auto stage = TransformerStage::Create(options_, memory, *backends_.back(), &tokens, weights, rooms_.back().get());
@@ -93,24 +93,24 @@ bool PipelineDriver::Run(size_t stage, const Action& action) {
   const bool first = stage == 0;
   const bool last = stage + 1 == stages_.size();
   if (action.kind == 'F') {
-    if (!first && activations_[stage][i].empty()) {
+    if (!first && activations_[stage][i].value.empty()) {
       return false;
     }
-    auto output = stages_[stage]->Forward(i, {.value = std::move(activations_[stage][i])});
+    auto output = stages_[stage]->Forward(i, std::exchange(activations_[stage][i], {}));
     REQUIRE(output.ok());
     REQUIRE(output->value.empty() == last);
     if (!last) {
-      activations_[stage + 1][i] = std::move(output->value);
+      activations_[stage + 1][i] = *std::move(output);
     }
   } else if (action.kind == 'I') {
-    if (!last && gradients_[stage][i].empty()) {
+    if (!last && gradients_[stage][i].value.empty()) {
       return false;
     }
-    auto gradient = stages_[stage]->BackwardInput(i, {.value = std::move(gradients_[stage][i])});
+    auto gradient = stages_[stage]->BackwardInput(i, std::exchange(gradients_[stage][i], {}));
     REQUIRE(gradient.ok());
     REQUIRE(gradient->value.empty() == first);
     if (!first) {
-      gradients_[stage - 1][i] = std::move(gradient->value);
+      gradients_[stage - 1][i] = *std::move(gradient);
     }
   } else {
     REQUIRE(stages_[stage]->BackwardWeight(i, 0).ok());
@@ -119,8 +119,8 @@ bool PipelineDriver::Run(size_t stage, const Action& action) {
 }
 
 void PipelineDriver::JoinTiedGradients() {
-  std::optional<Tensor> embedding_use = stages_.front()->TakeTiedGradient().value();
-  std::optional<Tensor> head_use = stages_.back()->TakeTiedGradient().value();
+  std::optional<Timed<Tensor>> embedding_use = stages_.front()->TakeTiedGradient().value();
+  std::optional<Timed<Tensor>> head_use = stages_.back()->TakeTiedGradient().value();
   REQUIRE(embedding_use.has_value() == head_use.has_value());
   REQUIRE(embedding_use.has_value() == (options_.model.tie_word_embeddings && stages_.size() > 1));
   if (embedding_use.has_value()) {
@@ -158,7 +158,7 @@ void PipelineDriver::Accumulate(int64_t iteration, DriveOrder order) {
 IterationScalars PipelineDriver::Scalars(size_t i, bool norm_terms) {
   const absl::StatusOr<Timed<ScalarReader>> reader = stages_[i]->ReadScalars(norm_terms);
   REQUIRE(reader.ok());
-  REQUIRE(allocators_[i]->device().Wait(reader->ready).ok());
+  REQUIRE(allocators_[i]->device().Wait(reader->ready, DeviceDeadlineNs()).ok());
   return reader->value();
 }
 

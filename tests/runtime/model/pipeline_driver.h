@@ -11,7 +11,7 @@
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/model/init.h"
 #include "runtime/model/transformer_stage.h"
-#include "tests/support/toy_device.h"
+#include "tests/support/seeded_device.h"
 
 namespace geopipe {
 
@@ -52,10 +52,10 @@ struct IterationResult {
 
 class PipelineDriver {
  public:
-  // One stage, with its own allocator and backend, per entry of `split`; all on `toy` where there is one, else on the
-  // processor. `options.layers` is ignored.
+  // One stage, with its own allocator and backend, per entry of `split`; all on `device` where there is one, else on
+  // the processor. `options.layers` is ignored.
   PipelineDriver(const TransformerStageOptions& options, const std::vector<LayerRange>& split, TokenSource& tokens,
-                 WeightSource& weights, ToyDevice* toy = nullptr);
+                 WeightSource& weights, SeededDevice* device = nullptr);
 
   // Forwards and backwards of all micro-batches; gradients are complete afterwards, nothing is updated.
   void Accumulate(int64_t iteration, DriveOrder order);
@@ -88,8 +88,8 @@ class PipelineDriver {
   std::vector<std::unique_ptr<Backend>> backends_;
   std::vector<std::unique_ptr<SharedRooms>> rooms_;
   std::vector<std::unique_ptr<TransformerStage>> stages_;
-  std::vector<std::vector<Tensor>> activations_;  // [stage][micro-batch]: what stage - 1 sent
-  std::vector<std::vector<Tensor>> gradients_;    // [stage][micro-batch]: what stage + 1 sent
+  std::vector<std::vector<Timed<Tensor>>> activations_;  // [stage][micro-batch]: what stage - 1 sent
+  std::vector<std::vector<Timed<Tensor>>> gradients_;    // [stage][micro-batch]: what stage + 1 sent
 };
 
 // `stages` stages over the model's layers, as even as the planner makes them.

@@ -53,10 +53,14 @@ TEST_CASE("an allocation over the limit names category, size, use by category an
 class FullDevice final : public Device {
  public:
   MemorySpace space() const override { return MemorySpace::kHost; }
-  std::byte* Allocate(int64_t, MemorySpace) override { return nullptr; }
   void Free(std::byte*, int64_t, MemorySpace) override {}
-  absl::Status Copy(const std::byte*, std::byte*, int64_t) override { return absl::OkStatus(); }
-  Completion Record(int64_t) override { return {}; }
+  Mark Begin(Queue) override { return {}; }
+  absl::Status After(Queue, const Completion&) override { return absl::OkStatus(); }
+
+ protected:
+  std::byte* AllocateMemory(int64_t, MemorySpace) override { return nullptr; }
+  absl::Status EnqueueCopy(const std::byte*, std::byte*, int64_t, Queue) override { return absl::OkStatus(); }
+  Completion EnqueueRecord(Queue, const Mark&) override { return {}; }
 };
 
 TEST_CASE("memory that the host has not is said to be the host's, and what was offloaded counts apart") {

@@ -16,7 +16,7 @@ TEST_CASE("what is known from the start is done, and calls back at once") {
   CHECK(known.ready_ns() == 7);
   int calls = 0;
   known.Then([&] { ++calls; });
-  CHECK(HostDevice().Wait(known).ok());
+  CHECK(HostDevice().Wait(known, 0).ok());
   CHECK(calls == 1);
   CHECK(Completion().ready_ns() == 0);
   CHECK(Timed<int>{.value = 5, .ready = known}.ready_ns() == 7);
@@ -44,7 +44,7 @@ TEST_CASE("work under way is completed once, for all its copies, and calls back 
 TEST_CASE("whoever waits is woken by the thread that completes") {
   Completion pending = Completion::Pending();
   std::thread device([pending]() mutable { pending.Complete(1, 2); });
-  CHECK(HostDevice().Wait(pending).ok());
+  CHECK(HostDevice().Wait(pending, DeviceDeadlineNs()).ok());
   CHECK(pending.ready_ns() == 2);
   device.join();
 }

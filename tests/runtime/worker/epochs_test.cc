@@ -100,8 +100,8 @@ class DisturbedEngine final : public StageEngine {
     disturbance_.OnCall(iteration_, rank_);
     return engine_->BackwardWeight(micro_batch, from_ns);
   }
-  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return engine_->TakeTiedGradient(); }
-  absl::Status AddTiedGradient(Tensor other) override { return engine_->AddTiedGradient(std::move(other)); }
+  absl::StatusOr<std::optional<Timed<Tensor>>> TakeTiedGradient() override { return engine_->TakeTiedGradient(); }
+  absl::Status AddTiedGradient(Timed<Tensor> other) override { return engine_->AddTiedGradient(std::move(other)); }
   absl::StatusOr<Timed<ScalarReader>> ReadScalars(bool norm_terms) override {
     GP_ASSIGN_OR_RETURN(Timed<ScalarReader> reader, engine_->ReadScalars(norm_terms));
     GP_RETURN_IF_ERROR(disturbance_.OnEnd(iteration_, rank_));

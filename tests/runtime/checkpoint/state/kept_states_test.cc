@@ -23,7 +23,7 @@
 #include "runtime/base/process.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/support/seed.h"
-#include "tests/support/toy_device.h"
+#include "tests/support/seeded_device.h"
 
 namespace geopipe {
 namespace {
@@ -72,15 +72,16 @@ class StateNumbers final : public WeightSource {
   const int32_t stage_;
 };
 
-// A rank with the stages 0 and 3 of a tied model, so that both have an embedding, on the processor or a toy device.
+// A rank with the stages 0 and 3 of a tied model, so that both have an embedding, on the processor or a device of its
+// own.
 class KeepingRank {
  public:
-  explicit KeepingRank(bool on_toy = false, int64_t hidden_size = 8) : model_(SmallModel(4, /*tied=*/true)) {
+  explicit KeepingRank(bool on_device = false, int64_t hidden_size = 8) : model_(SmallModel(4, /*tied=*/true)) {
     model_.hidden_size = hidden_size;
-    if (on_toy) {
-      device_ = std::make_unique<ToyDevice>();
+    if (on_device) {
+      device_ = std::make_unique<SeededDevice>();
       allocator_ = std::make_unique<Allocator>(1 << 20, *device_);
-      backend_ = std::make_unique<ToyBackend>(*device_, *allocator_);
+      backend_ = std::make_unique<SeededBackend>(*device_, *allocator_);
     } else {
       allocator_ = std::make_unique<Allocator>(1 << 30);
       backend_ = *CpuBackend::Create(1, *allocator_);
@@ -88,13 +89,14 @@ class KeepingRank {
     Become({});
   }
 
-  // The parameters get the values of a state. On the toy device this is under way when it returns.
+  // The parameters get the values of a state. On the device this is under way when it returns.
   void Become(const StateIdentity& state) {
     sets_.clear();
     stages_.clear();
     for (const int32_t stage : {0, 3}) {
       StateNumbers numbers(state, stage);
       auto set = ParameterSet::Create(ParameterBuckets(model_, LayersOf(stage)), {}, numbers, *allocator_, *backend_);
+      INFO(set.status());
       REQUIRE(set.ok());
       sets_.push_back(*std::move(set));
       stages_.push_back({.stage = stage, .parameters = sets_.back().all()});
@@ -113,7 +115,7 @@ class KeepingRank {
   std::vector<ParameterTensor> TensorsOf(int32_t stage) const { return ParameterTensors(model_, LayersOf(stage)); }
   const std::vector<KeptStates::Stage>& stages() const { return stages_; }
 
-  ToyDevice& toy() { return *device_; }
+  SeededDevice& device() { return *device_; }
 
   // True when everything kept of the state has the values of `content`.
   bool IsWhole(const KeptStates& kept, const StateIdentity& state, const StateIdentity& content) const {
@@ -140,7 +142,7 @@ class KeepingRank {
   }
 
   ModelSpec model_;
-  std::unique_ptr<ToyDevice> device_;
+  std::unique_ptr<SeededDevice> device_;
   std::unique_ptr<Allocator> allocator_;
   std::unique_ptr<Backend> backend_;
   std::vector<ParameterSet> sets_;
@@ -148,10 +150,10 @@ class KeepingRank {
 };
 
 TEST_CASE("two states alternate, with all bits of their weights and moments, and outlive who has saved them") {
-  const bool on_toy = GENERATE(false, true);
-  CAPTURE(on_toy);
+  const bool on_device = GENERATE(false, true);
+  CAPTURE(on_device);
   const UniqueFd memory = NewMemory();
-  KeepingRank rank(on_toy);
+  KeepingRank rank(on_device);
   {
     KeptStates kept = Opened(memory);
     CHECK_FALSE(kept.owner().has_value());
@@ -203,16 +205,17 @@ TEST_CASE("a state that is held already is the newer one when it is saved again"
 
 TEST_CASE("an error of the device costs the older state alone") {
   const UniqueFd memory = NewMemory();
-  KeepingRank rank(/*on_toy=*/true);
+  KeepingRank rank(/*on_device=*/true);
   KeptStates kept = Opened(memory);
   REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
   rank.Save(kept, {.iteration = 5, .epoch = 1});
   rank.Save(kept, {.iteration = 6, .epoch = 1});
-  rank.toy().Enqueue([] { return absl::InternalError("the device is on fire"); });
+  rank.device().Enqueue([] { return absl::InternalError("the device is on fire"); });
   CHECK(absl::IsInternal(kept.Save({.iteration = 7, .epoch = 1}, rank.stages())));
   CHECK(kept.List(17) == Identities{{6, 1}});
-  CHECK(rank.IsWhole(kept, {6, 1}));
-  rank.Save(kept, {.iteration = 7, .epoch = 1});
+  KeepingRank next(/*on_device=*/true);
+  CHECK(next.IsWhole(kept, {6, 1}));
+  next.Save(kept, {.iteration = 7, .epoch = 1});
   CHECK(kept.List(17) == Identities{{7, 1}, {6, 1}});
 }
 

@@ -16,8 +16,8 @@
 #include "runtime/model/init.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/runtime/model/pipeline_driver.h"
+#include "tests/support/seeded_device.h"
 #include "tests/support/temp_dir.h"
-#include "tests/support/toy_device.h"
 
 namespace geopipe {
 namespace {
@@ -79,7 +79,7 @@ Numbers Train(const TransformerStageOptions& options, const std::vector<Leg>& le
     }
     WeightSource& source = state.has_value() ? static_cast<WeightSource&>(*state) : fresh;
     const std::vector<LayerRange> split = Split(options.model, leg.stages);
-    std::optional<ToyDevice> toy;
+    std::optional<SeededDevice> toy;
     PipelineDriver pipeline(options, split, tokens, source, on_toy ? &toy.emplace() : nullptr);
     for (; iteration < leg.to; ++iteration) {
       numbers.iterations.push_back(pipeline.Iterate(iteration, DriveOrder::k1F1B));

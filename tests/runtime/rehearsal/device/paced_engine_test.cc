@@ -26,8 +26,8 @@ class SlowEngine final : public StageEngine {
   }
   absl::StatusOr<Timed<Tensor>> Backward(int32_t, Timed<Tensor>) override { return Timed<Tensor>{.ready = Work()}; }
   absl::StatusOr<Completion> BackwardWeight(int32_t, int64_t) override { return Work(); }
-  absl::StatusOr<std::optional<Tensor>> TakeTiedGradient() override { return std::nullopt; }
-  absl::Status AddTiedGradient(Tensor) override { return absl::OkStatus(); }
+  absl::StatusOr<std::optional<Timed<Tensor>>> TakeTiedGradient() override { return std::nullopt; }
+  absl::Status AddTiedGradient(Timed<Tensor>) override { return absl::OkStatus(); }
   absl::StatusOr<Completion> Update(int64_t, std::optional<double>, int64_t) override { return Work(); }
   absl::Status BeginEvaluation() override { return absl::OkStatus(); }
   absl::StatusOr<Timed<Tensor>> Evaluate(int64_t, int32_t, Timed<Tensor>) override {

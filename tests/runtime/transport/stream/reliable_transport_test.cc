@@ -94,6 +94,18 @@ TEST_CASE("a message leaves when it is ready, and is acknowledged no sooner") {
   CHECK(world.ends[1]->Receive(kDown, {}, 0)->value.fp32()[0] == 3);
 }
 
+TEST_CASE("a message that could not be made never leaves, and fails its transport with the reason") {
+  World world;
+  Completion made = Completion::Pending();
+  Timed<Tensor> message = world.Message(3);
+  message.ready = made;
+  REQUIRE(world.ends[0]->Send(kDown, {}, std::move(message)).ok());
+  made.Fail(absl::InternalError("off the bus"));
+  world.Run();
+  CHECK(world.ends[0]->Send(kDown, {.iteration = 1, .micro_batch = 0}, world.Message(3)).message() == "off the bus");
+  CHECK(absl::IsDeadlineExceeded(world.ends[1]->Receive(kDown, {}, 0).status()));
+}
+
 TEST_CASE("memory is the slots, what was taken, and what is not acknowledged") {
   World world(2);
   const auto in_use = [&](size_t rank) { return world.allocators[rank].usage(MemoryCategory::kTransport).bytes; };

@@ -1,5 +1,5 @@
 // The engine on a device whose memory the host cannot touch, and which does its work some time later.
-#include "tests/support/toy_device.h"
+#include "tests/support/seeded_device.h"
 
 #include <sys/wait.h>
 #include <unistd.h>
@@ -7,6 +7,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 
+#include "runtime/base/clock.h"
 #include "runtime/tensor/staging.h"
 #include "tests/runtime/model/pipeline_driver.h"
 
@@ -21,7 +22,7 @@ std::vector<float> ValueOf(PipelineDriver& pipeline, const ParameterTensor& tens
 }
 
 TEST_CASE("what the host reads at a device's address ends the process") {
-  ToyDevice device;
+  SeededDevice device;
   Allocator allocator(1 << 20, device);
   const Tensor tensor = *Tensor::Create(allocator, MemoryCategory::kWorkspace, DType::kFp32, {4});
   CHECK(tensor.space() == MemorySpace::kDevice);
@@ -37,7 +38,7 @@ TEST_CASE("what the host reads at a device's address ends the process") {
 }
 
 TEST_CASE("what the host writes and reads passes through staging buffers, and comes back") {
-  ToyDevice device;
+  SeededDevice device;
   Allocator allocator(1 << 20, device);
   const Tensor tensor = *Tensor::Create(allocator, MemoryCategory::kWeights, DType::kInt32, {3});
   REQUIRE(FillFromHost(tensor, [](const Tensor& host) {
@@ -45,18 +46,18 @@ TEST_CASE("what the host writes and reads passes through staging buffers, and co
             host.int32()[0] = 7;
             return absl::OkStatus();
           }).ok());
-  CHECK(device.waits() == 0);
+  CHECK(device.counts().waits == 0);
   int32_t first = 0;
   REQUIRE(ReadOnHost(tensor, [&](const Tensor& host) { first = host.int32()[0]; }).ok());
   CHECK(first == 7);
-  CHECK(device.waits() == 1);
+  CHECK(device.counts().waits == 1);
   Timed<Tensor> message =
-      *ToHost({*ToDevice(*Tensor::Zeros(allocator.staging(), MemoryCategory::kTransport, DType::kFp32, {8}), allocator,
-                         MemoryCategory::kActivations),
-               {}});
-  REQUIRE(device.Wait(message.ready).ok());
+      *ToHost(*ToDevice({*Tensor::Zeros(allocator.staging(), MemoryCategory::kTransport, DType::kFp32, {8}), {}},
+                        allocator, MemoryCategory::kActivations));
+  REQUIRE(device.Wait(message.ready, DeviceDeadlineNs()).ok());
   CHECK(message.value.fp32()[5] == 0);
   CHECK(allocator.usage(MemoryCategory::kActivations).peak_bytes == 32);
+  REQUIRE(device.WaitIdle(DeviceDeadlineNs()).ok());
   CHECK(allocator.staging().usage(MemoryCategory::kTransport).bytes == 32);
 }
 
@@ -66,13 +67,13 @@ TEST_CASE("a whole stage on another device has the processor's bits, and waits f
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);
   LargeRandomWeights weights(3);
   const std::vector<LayerRange> split = Split(options.model, 1);
-  ToyDevice device;
+  SeededDevice device;
   PipelineDriver expected(options, split, tokens, weights);
   PipelineDriver actual(options, split, tokens, weights, &device);
   for (int64_t iteration = 0; iteration < 3; ++iteration) {
-    const int64_t waits = device.waits();
+    const int64_t waits = device.counts().waits;
     CHECK(actual.Iterate(iteration, DriveOrder::kDelayedWeights) == expected.Iterate(iteration, DriveOrder::k1F1B));
-    CHECK(device.waits() == waits + 1);
+    CHECK(device.counts().waits == waits + 1);
   }
   CHECK(device.pending_records() > 0);
   for (const Parameter& parameter : expected.stage(0).parameters().all()) {
@@ -90,12 +91,12 @@ TEST_CASE("states that the host keeps pass through the device in runs, and leave
   const std::vector<LayerRange> split = Split(options.model, 1);
   PipelineDriver expected(options, split, tokens, weights);
   options.sharding.offloads_optimizer = true;
-  ToyDevice device;
+  SeededDevice device;
   PipelineDriver actual(options, split, tokens, weights, &device);
   for (int64_t iteration = 0; iteration < 3; ++iteration) {
-    const int64_t waits = device.waits();
+    const int64_t waits = device.counts().waits;
     CHECK(actual.Iterate(iteration, DriveOrder::kDelayedWeights) == expected.Iterate(iteration, DriveOrder::k1F1B));
-    CHECK(device.waits() == waits + 1);
+    CHECK(device.counts().waits == waits + 1);
   }
   int64_t norms = 0;
   int64_t others = 0;
@@ -111,11 +112,24 @@ TEST_CASE("states that the host keeps pass through the device in runs, and leave
   CHECK(memory.staging().usage(MemoryCategory::kOptimizer).bytes == 0);
 }
 
-TEST_CASE("what a device finds while it works is told by the next wait") {
-  ToyDevice device;
+TEST_CASE("a device that has failed is not used again: all its later work fails, and says so once it is waited for") {
+  SeededDevice device;
+  const Completion before = device.Record(Queue::kCompute);
   device.Enqueue([] { return absl::InternalError("an illegal address"); });
-  CHECK(device.Wait(device.Record(0)).message() == "an illegal address");
-  CHECK(device.Wait(device.Record(0)).ok());
+  const Completion after = device.Record(Queue::kCompute);
+  std::string told;
+  after.Then([&] { told = std::string(after.status().message()); });
+  CHECK(device.Wait(before, DeviceDeadlineNs()).ok());
+  CHECK(device.Wait(after, DeviceDeadlineNs()).message() == "an illegal address");
+  CHECK(told == "an illegal address");
+  CHECK(device.WaitIdle(DeviceDeadlineNs()).message() == "an illegal address");
+}
+
+TEST_CASE("a wait for work that never ends is over at its deadline") {
+  SeededDevice device;
+  device.Hold(Queue::kCompute);
+  const Completion stuck = device.Record(Queue::kCompute);
+  CHECK(absl::IsDeadlineExceeded(device.Wait(stuck, Clock::Real().NowNs())));
 }
 
 }  // namespace

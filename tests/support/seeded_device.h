@@ -1,6 +1,7 @@
 // A device for tests that differs from the processor in every way: memory that the host cannot touch (its addresses are
-// none of the process's), and a thread of its own that does enqueued work, in order, some time later. Its kernels are
-// the processor's, so results have the same bits.
+// none of the process's), and queues of work that run some time later, in an order drawn from a seed
+// (tests/support/seeded_queues.h). Its kernels are the processor's, so results have the same bits, unless something did
+// not wait for what it needs.
 #pragma once
 
 #include <condition_variable>
@@ -13,30 +14,45 @@
 
 #include "runtime/backend/cpu_backend.h"
 #include "runtime/tensor/device.h"
+#include "tests/support/seeded_queues.h"
 
 namespace geopipe {
 
-class ToyDevice final : public Device {
+// Something that the device does wrong, for tests of those who would notice.
+enum class DeviceFault : uint8_t {
+  kNone,
+  kDropsAfter,        // queues do not wait for each other
+  kReleasesEarly,     // memory that a queue still uses counts as free
+  kHidesFailure,      // work on a failed device completes as if it were done
+  kIgnoresDeadlines,  // a wait lasts until the work is done, and what is held goes on then
+  kLandsEarly,        // what comes in counts as there before it is
+};
+
+class SeededDevice final : public Device {
  public:
-  ToyDevice();
-  ~ToyDevice() override;
+  explicit SeededDevice(uint64_t seed = 1, DeviceFault fault = DeviceFault::kNone);
+  ~SeededDevice() override;
 
   MemorySpace space() const override { return MemorySpace::kDevice; }
-  // Fills memory with NaNs, so that nothing works by chance on memory that was never written.
-  std::byte* Allocate(int64_t bytes, MemorySpace space) override;
   void Free(std::byte* memory, int64_t bytes, MemorySpace space) override;
-  absl::Status Copy(const std::byte* from, std::byte* to, int64_t bytes) override;
-  Completion Record(int64_t since_ns) override;
-  absl::Status Wait(const Completion& completion) override;
+  Mark Begin(Queue queue) override;
+  absl::Status After(Queue queue, const Completion& work) override;
+  Completion Past(Queue queue, int64_t position) override;
 
-  void Enqueue(std::function<absl::Status()> work);
-  // Returns when the queue is empty; not counted as a wait.
+  // A kernel: of so much modelled time.
+  void Enqueue(std::function<absl::Status()> work, int64_t duration_ns = 0, Queue queue = Queue::kCompute);
+  // Returns when nothing is left to do that can be done; not counted as a wait.
   void Drain();
+  // Fails as devices do: once and for all.
+  void Break(const absl::Status& why);
+  // Stops a queue at its present end, as a kernel does that never ends.
+  void Hold(Queue queue) { queues_.Hold(static_cast<int>(queue)); }
+  void Release(Queue queue) { queues_.Release(static_cast<int>(queue)); }
 
-  // Calls of Wait so far.
-  int64_t waits() const;
   // Records that had work before them still to do when they were made: the host ran ahead.
   int64_t pending_records() const;
+  // Time on the device's own clock at which all that was done so far was over.
+  int64_t modelled_ns() const { return queues_.modelled_ns(); }
 
   // Real place of the memory, for the device's thread; addresses of host memory stay as they are.
   template <class T>
@@ -45,30 +61,42 @@ class ToyDevice final : public Device {
     return reinterpret_cast<T*>((value & kForeign) != 0 ? value - kForeign : value);
   }
 
+ protected:
+  // Fills memory with NaNs, so that nothing works by chance on memory that was never written.
+  std::byte* AllocateMemory(int64_t bytes, MemorySpace space) override;
+  absl::Status EnqueueCopy(const std::byte* from, std::byte* to, int64_t bytes, Queue queue) override;
+  Completion EnqueueRecord(Queue queue, const Mark& begun) override;
+  bool Await(const Completion& work, int64_t deadline_ns) override;
+
  private:
   // Added to addresses. No process has memory there.
   static constexpr uintptr_t kForeign = uintptr_t{1} << 54;
 
-  void Run();
+  absl::Status error() const;
+  absl::Status told_error() const;
+  void ReleaseAll();
+  // Completes work on a thread of its own, which runs callbacks.
+  void Tell(std::function<void()> news);
+  void RunTeller();
 
+  const DeviceFault fault_;
   mutable std::mutex mutex_;
-  std::condition_variable changed_;
-  std::deque<std::function<void()>> queue_;
-  bool busy_ = false;
+  std::condition_variable told_;
+  std::deque<std::function<void()>> news_;
+  bool tells_ = false;
   bool closing_ = false;
-  absl::Status error_;
-  int64_t waits_ = 0;
+  absl::Status error_;  // sticky
   int64_t pending_records_ = 0;
-  int64_t last_done_ns_ = 0;  // the device's thread
-  std::thread thread_;
+  std::thread teller_;
+  SeededQueues queues_;  // ends first: its work tells news
 };
 
-// The processor's kernels in a toy device's queue.
-class ToyBackend final : public Backend {
+// The processor's kernels in a seeded device's queue.
+class SeededBackend final : public Backend {
  public:
   // `allocator` is of `device`'s memory; both outlive the backend.
-  ToyBackend(ToyDevice& device, Allocator& allocator);
-  ~ToyBackend() override { device_.Drain(); }
+  SeededBackend(SeededDevice& device, Allocator& allocator);
+  ~SeededBackend() override { device_.Drain(); }
 
   void RunDry(bool on) override {
     device_.Drain();
@@ -160,12 +188,12 @@ class ToyBackend final : public Backend {
   static T Real(T value) {
     return value;
   }
-  static std::byte* Real(std::byte* address) { return ToyDevice::Real(address); }
+  static std::byte* Real(std::byte* address) { return SeededDevice::Real(address); }
   static MatrixView Real(MatrixView view);
   static ConstMatrixView Real(ConstMatrixView view);
   template <class T>
   static VectorView<T> Real(VectorView<T> view) {
-    return {ToyDevice::Real(view.data), view.size};
+    return {SeededDevice::Real(view.data), view.size};
   }
   static Addend Real(const Addend& addend) { return {Real(addend.matrix), Real(addend.row)}; }
   static AttentionShape Real(AttentionShape shape) {
@@ -177,11 +205,13 @@ class ToyBackend final : public Backend {
 
   template <class... Parameters, class... Arguments>
   absl::Status Queue(absl::Status (Backend::*kernel)(Parameters...), Arguments... arguments) {
-    device_.Enqueue([this, kernel, arguments...] { return ((*cpu_).*kernel)(Real(arguments)...); });
+    device_.Enqueue([this, kernel, arguments...] { return ((*cpu_).*kernel)(Real(arguments)...); }, kKernelNs);
     return absl::OkStatus();
   }
 
-  ToyDevice& device_;
+  static constexpr int64_t kKernelNs = 10'000;
+
+  SeededDevice& device_;
   Allocator& allocator_;
   Allocator workspace_{int64_t{1} << 30};  // of the processor's kernels
   std::unique_ptr<CpuBackend> cpu_;        // used on the device's thread

@@ -1,0 +1,138 @@
+// Checks that memory which comes back while queues still use it is reused behind them, and no later than needed, on a
+// device that runs its queues in orders drawn from seeds.
+#include <catch2/catch.hpp>
+#include <vector>
+
+#include "runtime/tensor/allocator.h"
+#include "runtime/tensor/staging.h"
+#include "tests/support/seed.h"
+#include "tests/support/seeded_device.h"
+
+namespace geopipe {
+namespace {
+
+constexpr auto kTransport = MemoryCategory::kTransport;
+constexpr auto kActivations = MemoryCategory::kActivations;
+constexpr int64_t kElements = 16;
+
+#ifdef __SANITIZE_ADDRESS__
+constexpr bool kKeepsBlocks = false;  // see runtime/tensor/allocator.cc
+#else
+constexpr bool kKeepsBlocks = true;
+#endif
+
+absl::Status Fill(SeededDevice& device, const Tensor& tensor, float value) {
+  auto* const data = reinterpret_cast<float*>(SeededDevice::Real(tensor.address()));
+  device.Enqueue([data, value] {
+    std::fill_n(data, kElements, value);
+    return absl::OkStatus();
+  });
+  return absl::OkStatus();
+}
+
+Tensor Make(Allocator& allocator) { return *Tensor::Create(allocator, kActivations, DType::kFp32, {kElements}); }
+
+// Sends ten messages from memory that the next one, and kernels, take at once; returns what has arrived of each.
+std::vector<float> SendOut(uint64_t seed, DeviceFault fault) {
+  SeededDevice device(seed, fault);
+  Allocator allocator(4 * kElements * 4, device);
+  std::vector<Timed<Tensor>> messages;
+  for (int i = 0; i < 10; ++i) {
+    Tensor tensor = Make(allocator);
+    REQUIRE(Fill(device, tensor, static_cast<float>(i)).ok());
+    const Completion made = device.Record(Queue::kCompute);
+    messages.push_back(*ToHost({std::move(tensor), made}));
+  }
+  std::vector<float> arrived;
+  for (const Timed<Tensor>& message : messages) {
+    REQUIRE(device.Wait(message.ready, DeviceDeadlineNs()).ok());
+    arrived.push_back(message.value.fp32()[kElements - 1]);
+  }
+  return arrived;
+}
+
+// Receives ten messages into memory that kernels have just read; returns what they read.
+std::vector<float> TakeIn(uint64_t seed, DeviceFault fault) {
+  SeededDevice device(seed, fault);
+  Allocator allocator(2 * kElements * 4, device);
+  const Tensor sums = *Tensor::Zeros(allocator.staging(), kTransport, DType::kFp32, {10});
+  for (int i = 0; i < 10; ++i) {
+    Tensor host = *Tensor::Zeros(allocator.staging(), kTransport, DType::kFp32, {kElements});
+    std::fill_n(host.fp32().data(), kElements, static_cast<float>(i));
+    const Timed<Tensor> input = *ToDevice({std::move(host), {}}, allocator, kTransport);
+    REQUIRE(device.After(Queue::kCompute, input.ready).ok());
+    const auto* const data = reinterpret_cast<const float*>(SeededDevice::Real(input.value.address()));
+    device.Enqueue([data, to = &sums.fp32()[i]] {
+      *to = data[0] + data[kElements - 1];
+      return absl::OkStatus();
+    });
+  }
+  REQUIRE(device.WaitIdle(DeviceDeadlineNs()).ok());
+  return {sums.fp32().begin(), sums.fp32().end()};
+}
+
+const std::vector<float> kSent{0, 1, 2, 3, 4, 5, 6, 7, 8, 9};
+const std::vector<float> kTaken{0, 2, 4, 6, 8, 10, 12, 14, 16, 18};
+
+// True when some seed shows the fault.
+template <class Run>
+bool Shows(Run run, DeviceFault fault, const std::vector<float>& expected) {
+  for (uint64_t seed = 0; seed < 60; ++seed) {
+    if (run(seed, fault) != expected) {
+      return true;
+    }
+  }
+  return false;
+}
+
+TEST_CASE("messages leave and arrive whole, whoever takes their memory next, in every order of the queues") {
+  const uint64_t first = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << first);
+  for (int i = 0; i < TestSeeds(); ++i) {
+    CHECK(SendOut(first + i, DeviceFault::kNone) == kSent);
+    CHECK(TakeIn(first + i, DeviceFault::kNone) == kTaken);
+  }
+}
+
+TEST_CASE("a wait between queues that is forgotten, memory that is free too early, and a landing too early show") {
+  CHECK(Shows(SendOut, DeviceFault::kDropsAfter, kSent));
+  CHECK(Shows(TakeIn, DeviceFault::kDropsAfter, kTaken));
+  CHECK(Shows(TakeIn, DeviceFault::kLandsEarly, kTaken));
+  if (kKeepsBlocks) {
+    CHECK(Shows(SendOut, DeviceFault::kReleasesEarly, kSent));
+    CHECK(Shows(TakeIn, DeviceFault::kReleasesEarly, kTaken));
+  }
+}
+
+TEST_CASE("a copy into memory that came back long ago does not wait for the kernels enqueued since") {
+  SeededDevice device;
+  Allocator allocator(1 << 20, device);
+  { const Tensor old = Make(allocator); }
+  (void)device.Record(Queue::kCompute);
+  device.Hold(Queue::kCompute);
+  Tensor host = *Tensor::Zeros(allocator.staging(), kTransport, DType::kFp32, {kElements});
+  const Timed<Tensor> input = *ToDevice({std::move(host), {}}, allocator, kTransport);
+  CHECK(device.Wait(input.ready, DeviceDeadlineNs()).ok());
+  if (kKeepsBlocks) {
+    CHECK(device.counts().allocations == 1);
+  }
+  device.Release(Queue::kCompute);
+}
+
+TEST_CASE("blocks that are kept ready are not asked of the device again") {
+  SeededDevice device;
+  Allocator allocator(1 << 20, device);
+  REQUIRE(allocator.KeepReady(4 * kElements, 3).ok());
+  CHECK(allocator.total().bytes == 0);
+  const int64_t allocations = device.counts().allocations;
+  {
+    const Tensor first = Make(allocator);
+    const Tensor second = Make(allocator);
+    const Tensor third = Make(allocator);
+    CHECK((!kKeepsBlocks || device.counts().allocations == allocations));
+    CHECK_FALSE(allocator.KeepReady(1 << 20, 1).ok());
+  }
+}
+
+}  // namespace
+}  // namespace geopipe
