@@ -68,7 +68,8 @@ typedef struct GpRmsNormGrad {
 enum { kGpRmsNormGradParts = 256 };
 static inline int64_t GpRmsNormGradWorkspaceBytes(int64_t rows, int64_t groups, int64_t width) {
   const int64_t lines = rows * groups;
-  return (lines < kGpRmsNormGradParts ? lines : kGpRmsNormGradParts) * width * (int64_t)sizeof(float);
+  const int64_t parts = kGpRmsNormGradParts;
+  return (lines < parts ? lines : parts) * width * (int64_t)sizeof(float);
 }
 
 // Rotates the pairs (j, j + head_dim / 2) of each head of x in place (arXiv 2104.09864, Hugging Face's layout). Row i

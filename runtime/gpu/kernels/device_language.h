@@ -1,0 +1,84 @@
+// The language of the kernels: CUDA C++ for nvcc, and what stands for it where the host's compiler builds the same
+// sources for a processor (fibers.h). Kernels use loads, stores, shuffles and barriers, and nothing beyond this header.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <type_traits>
+
+#if defined(__CUDACC__)
+#include <cuda_bf16.h>
+#include <cuda_runtime.h>
+#else
+#include "runtime/gpu/kernels/fibers.h"
+#define __global__
+#define __device__
+#define __host__
+#define __launch_bounds__(...)
+#endif
+
+namespace geopipe::gpu {
+
+// A bf16 number; storage only.
+struct Bf16 {
+  uint16_t bits;
+};
+
+#if defined(__CUDACC__)
+
+using Stream = cudaStream_t;
+constexpr int32_t kInvalidValue = cudaErrorInvalidValue;
+
+// An array of `count` elements that the threads of a block share, called `name`.
+#define GP_SHARED(type, name, count) __shared__ type name[count]
+
+// Enqueues a kernel of grid.x * grid.y blocks. Returns 0 or the error's number.
+template <class... Parameters, class... Arguments>
+int32_t Launch(void* stream, dim3 grid, int threads, void (*kernel)(Parameters...), Arguments... arguments) {
+  kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream)>>>(Parameters(arguments)...);
+  return cudaGetLastError();
+}
+
+__device__ inline float FloatOf(Bf16 value) { return __uint_as_float(uint32_t{value.bits} << 16); }
+__device__ inline Bf16 Bf16Of(float value) { return {__bfloat16_as_ushort(__float2bfloat16_rn(value))}; }
+
+#else
+
+constexpr int32_t kInvalidValue = 1;
+
+struct alignas(8) uint2 {
+  uint32_t x, y;
+};
+struct alignas(16) uint4 {
+  uint32_t x, y, z, w;
+};
+
+#define GP_SHARED(type, name, count)  \
+  static const char name##_place = 0; \
+  auto* const name = reinterpret_cast<type*>(::geopipe::gpu::emulation::Shared(&name##_place, (count) * sizeof(type)))
+
+template <class... Parameters, class... Arguments>
+int32_t Launch(void* stream, dim3 grid, int threads, void (*kernel)(Parameters...), Arguments... arguments) {
+  return emulation::Submit(stream, [=] {
+    emulation::Run(grid, threads, [=] { kernel(emulation::OnProcessor(Parameters(arguments))...); });
+  });
+}
+
+inline float FloatOf(Bf16 value) {
+  const uint32_t bits = uint32_t{value.bits} << 16;
+  float result = 0;
+  std::memcpy(&result, &bits, sizeof(result));
+  return result;
+}
+// To the nearest, ties to even; a NaN stays one.
+inline Bf16 Bf16Of(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  const uint32_t rounded = value == value ? bits + 0x7fffU + (bits >> 16 & 1U) : bits | 0x400000U;
+  return {static_cast<uint16_t>(rounded >> 16)};
+}
+
+#endif
+
+}  // namespace geopipe::gpu

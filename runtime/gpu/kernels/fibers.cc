@@ -1,0 +1,390 @@
+#include "runtime/gpu/kernels/fibers.h"
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <functional>
+#include <memory>
+#include <numeric>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "optimizer/base/check.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+#include <sanitizer/common_interface_defs.h>
+#endif
+
+namespace geopipe::gpu {
+
+constinit thread_local dim3 threadIdx{};
+constinit thread_local dim3 blockIdx{};
+constinit thread_local dim3 blockDim{};
+constinit thread_local dim3 gridDim{};
+
+namespace emulation {
+namespace {
+
+constexpr unsigned kLanes = 32;  // of a warp
+constexpr size_t kStackBytes = 64 << 10;
+constexpr uint64_t kCanary = 0x5afe57ac5afe57ac;  // at the end that a stack grows towards
+
+// A flow of control; `stack` is null for that of the calling thread.
+struct Context {
+  void* registers[5] = {};
+  std::unique_ptr<std::byte[]> stack;
+};
+
+// Goes on with a context. AddressSanitizer would take the jump for a return from the frames it leaves.
+__attribute__((noinline, no_sanitize("address"))) void Jump(Context& to) { __builtin_longjmp(to.registers, 1); }
+
+// Goes on with `to`, until somebody switches back.
+__attribute__((noinline, no_sanitize("address"))) void Switch(Context& from, Context& to) {
+#if defined(__SANITIZE_ADDRESS__)
+  void* fake_stack = nullptr;
+  __sanitizer_start_switch_fiber(&fake_stack, to.stack.get(), kStackBytes);
+#endif
+  if (__builtin_setjmp(from.registers) == 0) {
+    Jump(to);
+  }
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
+#endif
+}
+
+// SplitMix64.
+struct Random {
+  uint64_t state = 0;
+
+  uint64_t Next() {
+    uint64_t z = state += 0x9e3779b97f4a7c15;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9;
+    z = (z ^ z >> 27) * 0x94d049bb133111eb;
+    return z ^ z >> 31;
+  }
+};
+
+// Makes `values` the numbers from 0 to count - 1 in the settings' order.
+void Arrange(unsigned count, Random& random, std::vector<unsigned>& values) {
+  values.resize(count);
+  std::iota(values.begin(), values.end(), 0U);
+  const ThreadOrder order = TheSettings().order;
+  if (order == ThreadOrder::kDescending) {
+    std::ranges::reverse(values);
+  } else if (order == ThreadOrder::kShuffled) {
+    for (size_t i = count; i > 1; --i) {
+      std::swap(values[i - 1], values[random.Next() % i]);
+    }
+  }
+}
+
+enum class State : uint8_t { kNew, kReady, kAtBarrier, kAtShuffle, kDone };
+
+struct Thread {
+  State state = State::kNew;
+  Context* fiber = nullptr;  // once it has begun, until it returns
+  int barriers = 0;          // reached so far
+  std::source_location place = {};
+  int predicate = 0;
+  unsigned mask = 0;
+  unsigned source = 0;
+  uint64_t word = 0;
+  uint64_t received = 0;
+};
+
+struct SharedArray {
+  const void* place;
+  size_t bytes;
+  std::unique_ptr<std::byte[]> memory;
+  bool in_use = false;  // by the block
+};
+
+// The emulated device of one thread of the processor.
+class Device {
+ public:
+  void Run(dim3 grid, unsigned threads, const std::function<void()>& body);
+  int Barrier(int predicate, const std::source_location& place);
+  uint64_t Shuffle(unsigned mask, uint64_t word, unsigned source);
+  std::byte* Shared(const void* place, size_t bytes);
+  int barriers() const { return barriers_; }
+
+ private:
+  static void FiberMain();
+
+  void RunBlock();
+  // Runs the warp's threads until each has returned or waits at a barrier.
+  void RunWarp(unsigned warp);
+  // Has thread `thread` go on until it waits or returns.
+  void Resume(unsigned thread);
+  // Makes the pass's next thread the current one if it has not begun.
+  bool BeginNext();
+  // Gives their words to the lanes of a mask that all wait in a shuffle. False: no lane waits in one.
+  bool FinishShuffles();
+  // Opens the barrier that all threads wait at. False: all have returned.
+  bool FinishBarrier();
+  void WaitAs(State state);
+  Context* TakeFiber();
+  void SetCurrent(unsigned thread);
+
+  const std::function<void()>* body_ = nullptr;  // of the launch that runs
+  Random random_;
+  std::vector<Thread> threads_;
+  unsigned current_ = 0;
+  std::vector<unsigned> warp_order_;
+  // A pass over a warp: its first thread, its lanes in order, and the next of them.
+  unsigned first_ = 0;
+  std::vector<unsigned> lane_order_;
+  size_t next_lane_ = 0;
+  int any_predicate_ = 0;  // at the barrier that was opened last
+  int barriers_ = 0;       // that the last block reached
+  Context scheduler_;
+  Context* starting_ = nullptr;
+  ucontext_t starter_ = {};
+  // Kept for later threads: a fiber whose thread has returned takes another.
+  std::vector<std::unique_ptr<Context>> fibers_;
+  std::vector<Context*> free_fibers_;
+  std::vector<SharedArray> shared_;
+};
+
+Device& TheDevice() {
+  static thread_local Device device;
+  return device;
+}
+
+void Device::Run(dim3 grid, unsigned threads, const std::function<void()>& body) {
+  GP_CHECK(body_ == nullptr, "a kernel launches a kernel");
+  GP_CHECK(threads > 0 && threads <= 1024 && threads % kLanes == 0, "blocks of {} threads", threads);
+  GP_CHECK(grid.y <= 65535 && grid.z <= 65535, "a grid of [{}, {}, {}] blocks", grid.x, grid.y, grid.z);
+  body_ = &body;
+  random_ = {TheSettings().seed};
+  threads_.resize(threads);
+  gridDim = grid;
+  blockDim = {threads, 1, 1};
+  std::vector<unsigned> blocks;
+  Arrange(grid.x * grid.y * grid.z, random_, blocks);
+  for (const unsigned block : blocks) {
+    blockIdx = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
+    RunBlock();
+  }
+  body_ = nullptr;
+}
+
+void Device::RunBlock() {
+  std::ranges::fill(threads_, Thread());
+  std::ranges::for_each(shared_, [](SharedArray& array) { array.in_use = false; });
+  do {
+    Arrange(static_cast<unsigned>(threads_.size()) / kLanes, random_, warp_order_);
+    std::ranges::for_each(warp_order_, [&](unsigned warp) { RunWarp(warp); });
+  } while (FinishBarrier());
+  barriers_ = std::ranges::max_element(threads_, {}, &Thread::barriers)->barriers;
+}
+
+void Device::RunWarp(unsigned warp) {
+  first_ = warp * kLanes;
+  do {
+    Arrange(kLanes, random_, lane_order_);
+    next_lane_ = 0;
+    while (next_lane_ < kLanes) {
+      const unsigned thread = first_ + lane_order_[next_lane_++];
+      if (threads_[thread].state == State::kNew || threads_[thread].state == State::kReady) {
+        Resume(thread);
+      }
+    }
+  } while (FinishShuffles());
+}
+
+void Device::SetCurrent(unsigned thread) {
+  current_ = thread;
+  threadIdx = {thread, 0, 0};
+}
+
+void Device::Resume(unsigned thread) {
+  SetCurrent(thread);
+  if (threads_[thread].fiber == nullptr) {
+    threads_[thread].fiber = TakeFiber();
+  }
+  Switch(scheduler_, *threads_[thread].fiber);
+}
+
+bool Device::BeginNext() {
+  if (next_lane_ == kLanes || threads_[first_ + lane_order_[next_lane_]].state != State::kNew) {
+    return false;
+  }
+  SetCurrent(first_ + lane_order_[next_lane_++]);
+  return true;
+}
+
+void Device::FiberMain() {
+  Device& device = TheDevice();
+  Context* const self = device.starting_;
+  // Comes back here at once, and once more when the first thread begins.
+  if (__builtin_setjmp(self->registers) == 0) {
+    setcontext(&device.starter_);
+  }
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
+#endif
+  while (true) {
+    device.threads_[device.current_].fiber = self;
+    (*device.body_)();
+    uint64_t canary = 0;
+    std::memcpy(&canary, self->stack.get(), sizeof(canary));
+    GP_CHECK(canary == kCanary, "a thread of a kernel needs more than {} bytes of stack", kStackBytes);
+    device.threads_[device.current_].state = State::kDone;
+    device.threads_[device.current_].fiber = nullptr;
+    if (!device.BeginNext()) {
+      device.free_fibers_.push_back(self);
+      Switch(*self, device.scheduler_);
+    }
+  }
+}
+
+Context* Device::TakeFiber() {
+  if (free_fibers_.empty()) {
+    starting_ = fibers_.emplace_back(std::make_unique<Context>()).get();
+    starting_->stack = std::make_unique<std::byte[]>(kStackBytes);
+    std::memcpy(starting_->stack.get(), &kCanary, sizeof(kCanary));
+    ucontext_t fiber = {};
+    getcontext(&fiber);
+    fiber.uc_stack.ss_sp = starting_->stack.get();
+    fiber.uc_stack.ss_size = kStackBytes;
+    makecontext(&fiber, &FiberMain, 0);
+    swapcontext(&starter_, &fiber);
+    free_fibers_.push_back(starting_);
+  }
+  Context* const fiber = free_fibers_.back();
+  free_fibers_.pop_back();
+  return fiber;
+}
+
+void Device::WaitAs(State state) {
+  threads_[current_].state = state;
+  Switch(*threads_[current_].fiber, scheduler_);
+}
+
+bool Device::FinishShuffles() {
+  bool waits = false;
+  bool finished = false;
+  for (unsigned lane = 0; lane < kLanes; ++lane) {
+    const Thread& thread = threads_[first_ + lane];
+    if (thread.state != State::kAtShuffle) {
+      continue;
+    }
+    waits = true;
+    const unsigned mask = thread.mask;
+    const auto in_mask = [&](unsigned other) { return (mask >> other & 1) != 0; };
+    bool complete = true;
+    for (unsigned other = 0; other < kLanes; ++other) {
+      const Thread& peer = threads_[first_ + other];
+      complete = complete && (!in_mask(other) || (peer.state == State::kAtShuffle && peer.mask == mask));
+    }
+    for (unsigned other = 0; complete && other < kLanes; ++other) {
+      Thread& peer = threads_[first_ + other];
+      if (in_mask(other)) {
+        GP_CHECK(peer.source < kLanes && in_mask(peer.source), "lane {} shuffles with lane {}, which mask {:#x} lacks",
+                 other, peer.source, mask);
+        peer.received = threads_[first_ + peer.source].word;
+        peer.state = State::kReady;
+      }
+    }
+    finished = finished || complete;
+  }
+  GP_CHECK(finished || !waits, "lanes of warp {} of block {} wait in a shuffle that others of its mask never reach",
+           first_ / kLanes, blockIdx.x);
+  return finished;
+}
+
+bool Device::FinishBarrier() {
+  const auto waiting = std::ranges::find(threads_, State::kAtBarrier, &Thread::state);
+  if (waiting == threads_.end()) {
+    return false;
+  }
+  any_predicate_ = 0;
+  for (const Thread& thread : threads_) {
+    GP_CHECK(thread.state == State::kAtBarrier,
+             "thread {} of block {} returned while thread {} waits at the barrier {}:{}", &thread - threads_.data(),
+             blockIdx.x, waiting - threads_.begin(), waiting->place.file_name(), waiting->place.line());
+    GP_CHECK(thread.place.line() == waiting->place.line() &&
+                 std::string_view(thread.place.file_name()) == waiting->place.file_name(),
+             "threads of block {} wait at different barriers, {}:{} and {}:{}", blockIdx.x, thread.place.file_name(),
+             thread.place.line(), waiting->place.file_name(), waiting->place.line());
+    any_predicate_ |= static_cast<int>(thread.predicate != 0);
+  }
+  std::ranges::for_each(threads_, [](Thread& thread) { thread.state = State::kReady; });
+  return true;
+}
+
+int Device::Barrier(int predicate, const std::source_location& place) {
+  GP_CHECK(body_ != nullptr, "a barrier outside of a kernel");
+  Thread& thread = threads_[current_];
+  if (thread.barriers++ == TheSettings().ignored_barrier) {
+    return predicate;
+  }
+  thread.place = place;
+  thread.predicate = predicate;
+  WaitAs(State::kAtBarrier);
+  return any_predicate_;
+}
+
+uint64_t Device::Shuffle(unsigned mask, uint64_t word, unsigned source) {
+  GP_CHECK(body_ != nullptr, "a shuffle outside of a kernel");
+  Thread& thread = threads_[current_];
+  GP_CHECK((mask >> current_ % kLanes & 1) != 0, "lane {} shuffles with mask {:#x}, which lacks it", current_ % kLanes,
+           mask);
+  thread.mask = mask;
+  thread.source = source;
+  thread.word = word;
+  WaitAs(State::kAtShuffle);
+  return thread.received;
+}
+
+std::byte* Device::Shared(const void* place, size_t bytes) {
+  GP_CHECK(body_ != nullptr, "shared memory outside of a kernel");
+  auto array = std::ranges::find(shared_, place, &SharedArray::place);
+  if (array == shared_.end()) {
+    shared_.push_back({.place = place, .bytes = bytes, .memory = std::make_unique<std::byte[]>(bytes)});
+    array = shared_.end() - 1;
+  }
+  if (!array->in_use) {
+    array->in_use = true;
+    std::memset(array->memory.get(), 0xFF, bytes);
+  }
+  return array->memory.get();
+}
+
+}  // namespace
+
+Settings& TheSettings() {
+  static Settings settings;
+  return settings;
+}
+
+int BarriersOfLastLaunch() { return TheDevice().barriers(); }
+
+std::byte* Shared(const void* place, size_t bytes) { return TheDevice().Shared(place, bytes); }
+
+uint64_t Shuffle(unsigned mask, uint64_t word, unsigned source) { return TheDevice().Shuffle(mask, word, source); }
+
+void Run(dim3 grid, int threads, const std::function<void()>& body) {
+  TheDevice().Run(grid, static_cast<unsigned>(threads), body);
+}
+
+int32_t Submit(void* stream, std::function<void()> work) {
+  if (TheSettings().submit != nullptr) {
+    return TheSettings().submit(stream, std::move(work));
+  }
+  work();
+  return 0;
+}
+
+}  // namespace emulation
+
+// NOLINTBEGIN(bugprone-reserved-identifier): CUDA's names.
+void __syncthreads(std::source_location place) { emulation::TheDevice().Barrier(0, place); }
+int __syncthreads_or(int predicate, std::source_location place) {
+  return emulation::TheDevice().Barrier(predicate, place);
+}
+// NOLINTEND(bugprone-reserved-identifier)
+
+}  // namespace geopipe::gpu
