@@ -66,7 +66,7 @@ const std::vector<HeaderUse>& Libraries() {
       {"OpenSSL", {"openssl/"}, {"runtime/base/", "runtime/transport/"}},
       {"prometheus-cpp", {"prometheus/"}, {"runtime/base/metrics"}},
       {"Catch2", {"catch2/"}, {}},
-      {"CUDA", {"cuda", "cublas", "nccl"}, {}},
+      {"CUDA", {"cuda", "cublas", "nccl"}, {"runtime/gpu/cuda/", "runtime/gpu/kernels/"}},
   };
   return libraries;
 }

@@ -1,7 +1,5 @@
 #include "runtime/gpu/kernels/fibers.h"
 
-#include <ucontext.h>
-
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -28,19 +26,33 @@ namespace {
 
 constexpr unsigned kLanes = 32;  // of a warp
 constexpr size_t kStackBytes = 64 << 10;
+#if defined(__x86_64__)
+constexpr size_t kReturnAddressBytes = 8;  // that a call leaves on the stack
+#else
+constexpr size_t kReturnAddressBytes = 0;
+#endif
 constexpr uint64_t kCanary = 0x5afe57ac5afe57ac;  // at the end that a stack grows towards
 
 // A flow of control; `stack` is null for that of the calling thread.
 struct Context {
+  // As __builtin_setjmp leaves them: frame pointer, where to go on, stack pointer.
   void* registers[5] = {};
   std::unique_ptr<std::byte[]> stack;
 };
 
-// Goes on with a context. AddressSanitizer would take the jump for a return from the frames it leaves.
-__attribute__((noinline, no_sanitize("address"))) void Jump(Context& to) { __builtin_longjmp(to.registers, 1); }
+// Functions whose callers know nothing of them: other fibers change memory and registers meanwhile. AddressSanitizer
+// would take a jump for a return from the frames that it leaves.
+#if defined(__clang__)
+#define GP_OPAQUE __attribute__((noinline, no_sanitize("address")))
+#else
+#define GP_OPAQUE __attribute__((noipa, no_sanitize("address")))
+#endif
+
+// Goes on with a context.
+GP_OPAQUE void Jump(Context& to) { __builtin_longjmp(to.registers, 1); }
 
 // Goes on with `to`, until somebody switches back.
-__attribute__((noinline, no_sanitize("address"))) void Switch(Context& from, Context& to) {
+GP_OPAQUE void Switch(Context& from, Context& to) {
 #if defined(__SANITIZE_ADDRESS__)
   void* fake_stack = nullptr;
   __sanitizer_start_switch_fiber(&fake_stack, to.stack.get(), kStackBytes);
@@ -139,8 +151,6 @@ class Device {
   int any_predicate_ = 0;  // at the barrier that was opened last
   int barriers_ = 0;       // that the last block reached
   Context scheduler_;
-  Context* starting_ = nullptr;
-  ucontext_t starter_ = {};
   // Kept for later threads: a fiber whose thread has returned takes another.
   std::vector<std::unique_ptr<Context>> fibers_;
   std::vector<Context*> free_fibers_;
@@ -216,15 +226,11 @@ bool Device::BeginNext() {
 }
 
 void Device::FiberMain() {
-  Device& device = TheDevice();
-  Context* const self = device.starting_;
-  // Comes back here at once, and once more when the first thread begins.
-  if (__builtin_setjmp(self->registers) == 0) {
-    setcontext(&device.starter_);
-  }
 #if defined(__SANITIZE_ADDRESS__)
   __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
 #endif
+  Device& device = TheDevice();
+  Context* const self = device.threads_[device.current_].fiber;
   while (true) {
     device.threads_[device.current_].fiber = self;
     (*device.body_)();
@@ -242,16 +248,14 @@ void Device::FiberMain() {
 
 Context* Device::TakeFiber() {
   if (free_fibers_.empty()) {
-    starting_ = fibers_.emplace_back(std::make_unique<Context>()).get();
-    starting_->stack = std::make_unique<std::byte[]>(kStackBytes);
-    std::memcpy(starting_->stack.get(), &kCanary, sizeof(kCanary));
-    ucontext_t fiber = {};
-    getcontext(&fiber);
-    fiber.uc_stack.ss_sp = starting_->stack.get();
-    fiber.uc_stack.ss_size = kStackBytes;
-    makecontext(&fiber, &FiberMain, 0);
-    swapcontext(&starter_, &fiber);
-    free_fibers_.push_back(starting_);
+    Context& fiber = *fibers_.emplace_back(std::make_unique<Context>());
+    fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
+    std::memcpy(fiber.stack.get(), &kCanary, sizeof(kCanary));
+    // Begins with FiberMain, as if it had been called.
+    const uintptr_t top = (reinterpret_cast<uintptr_t>(fiber.stack.get()) + kStackBytes) / 16 * 16;
+    fiber.registers[1] = reinterpret_cast<void*>(&FiberMain);
+    fiber.registers[2] = reinterpret_cast<void*>(top - kReturnAddressBytes);
+    free_fibers_.push_back(&fiber);
   }
   Context* const fiber = free_fibers_.back();
   free_fibers_.pop_back();

@@ -1,0 +1,117 @@
+// Shared by the tests of the GPU's kernels, which run on the processor here: bounds of their errors, and launches in
+// all orders of threads.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <array>
+#include <cmath>
+#include <cstring>
+#include <functional>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "runtime/gpu/kernels/fibers.h"
+#include "runtime/gpu/kernels/launchers.h"
+#include "tests/runtime/backend/kernel_test.h"
+
+namespace geopipe {
+
+inline GpDType GpTypeOf(DType dtype) { return dtype == DType::kBf16 ? kGpBf16 : kGpFp32; }
+
+// An element of a result in fp64, and the sum of the absolute values of what was added up for it.
+struct Expected {
+  double value = 0;
+  double terms = 0;
+
+  Expected& operator+=(double term) {
+    value += term;
+    terms += std::abs(term);
+    return *this;
+  }
+};
+
+// Describes the first element that is further than `times` the bound, 1e-5 (bf16: 2^-8) of its terms and 1e-5, from
+// what is expected; "" when there is none.
+inline std::string OutsideBound(DType dtype, std::span<const float> actual, std::span<const Expected> expected,
+                                double times = 1) {
+  if (actual.size() != expected.size()) {
+    return fmt::format("{} elements where {} are expected", actual.size(), expected.size());
+  }
+  const double share = dtype == DType::kBf16 ? 0x1p-8 : 1e-5;
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const double error = std::abs(actual[i] - expected[i].value);
+    if (!(error <= times * (share * expected[i].terms + 1e-5))) {
+      return fmt::format("[{}] is {}, {} expected, terms {}", i, actual[i], expected[i].value, expected[i].terms);
+    }
+  }
+  return "";
+}
+
+// The same for results of the cpu backend instead of fp64's: both may be that far from the truth.
+inline std::string OutsideBound(DType dtype, std::span<const float> actual, std::span<const float> of_cpu,
+                                std::vector<Expected> expected) {
+  for (size_t i = 0; i < expected.size(); ++i) {
+    expected[i].value = of_cpu[i];
+  }
+  return OutsideBound(dtype, actual, expected, 2);
+}
+
+// Elements that a kernel has to write: as they are, they are outside of every bound.
+inline std::vector<float> Poison(int64_t size) {
+  return std::vector<float>(static_cast<size_t>(size), std::numeric_limits<float>::quiet_NaN());
+}
+
+// All the results of a run, one after the other.
+class Results {
+ public:
+  Results& Add(std::span<const float> values) { return Append(values.data(), values.size_bytes()); }
+  Results& Add(std::span<const double> values) { return Append(values.data(), values.size_bytes()); }
+  Results& Add(const Matrix& matrix) { return Add(std::span<const float>(matrix.values())); }
+
+  friend bool operator==(const Results&, const Results&) = default;  // of bits
+
+ private:
+  Results& Append(const void* data, size_t bytes) {
+    const size_t old = bits_.size();
+    bits_.resize(old + bytes);
+    std::memcpy(bits_.data() + old, data, bytes);
+    return *this;
+  }
+
+  std::vector<std::byte> bits_;
+};
+
+// Restores the launches' settings at its end.
+class WithSettings {
+ public:
+  explicit WithSettings(const gpu::emulation::Settings& settings) { gpu::emulation::TheSettings() = settings; }
+  ~WithSettings() { gpu::emulation::TheSettings() = {}; }
+  WithSettings(const WithSettings&) = delete;
+  WithSettings& operator=(const WithSettings&) = delete;
+};
+
+// The orders of threads: ascending, descending, and four drawn ones.
+inline std::vector<gpu::emulation::Settings> ThreadOrders() {
+  using gpu::emulation::ThreadOrder;
+  std::vector<gpu::emulation::Settings> orders = {{.order = ThreadOrder::kAscending},
+                                                  {.order = ThreadOrder::kDescending}};
+  for (uint64_t draw = 0; draw < 4; ++draw) {
+    orders.push_back({.order = ThreadOrder::kShuffled, .seed = TestSeed() + draw});
+  }
+  return orders;
+}
+
+// Checks that a run, which returns its results, has the same bits in all orders of threads.
+template <class Run>
+void CheckSameInAllOrders(const Run& run) {
+  const Results ascending = run();
+  for (const gpu::emulation::Settings& order : ThreadOrders()) {
+    const WithSettings settings(order);
+    INFO("thread order " << static_cast<int>(order.order) << ", seed " << order.seed);
+    CHECK(run() == ascending);
+  }
+}
+
+}  // namespace geopipe
