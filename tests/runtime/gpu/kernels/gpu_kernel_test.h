@@ -20,6 +20,15 @@ namespace geopipe {
 
 inline GpDType GpTypeOf(DType dtype) { return dtype == DType::kBf16 ? kGpBf16 : kGpFp32; }
 
+struct MatrixShape {
+  int64_t rows;
+  int64_t columns;
+  int64_t apart = 0;  // as Matrix's
+  int64_t shift = 0;
+
+  int64_t size() const { return rows * columns; }
+};
+
 // An element of a result in fp64, and the sum of the absolute values of what was added up for it.
 struct Expected {
   double value = 0;

@@ -5,7 +5,7 @@ namespace {
 
 constexpr double kEps = 1e-5;
 
-struct Shape {
+struct NormShape {
   int64_t rows;
   int64_t groups;
   int64_t width;
@@ -18,7 +18,7 @@ struct Shape {
 
 // Operands of both kernels, and their results in fp64.
 struct Norm {
-  Shape shape;
+  NormShape shape;
   DType type;
   std::vector<float> x;
   std::vector<float> weight;
@@ -29,7 +29,7 @@ struct Norm {
   std::vector<Expected> grad_x;  // without the residual
   std::vector<Expected> grad_weight;
 
-  Norm(KernelTest& test, const Shape& shape, DType type)
+  Norm(KernelTest& test, const NormShape& shape, DType type)
       : shape(shape),
         type(type),
         x(test.Normal(type, shape.size(), 2)),
@@ -74,8 +74,8 @@ struct Norm {
   // The gradients of `to`, which may be one of the operands.
   std::vector<float> Grad(const Matrix& of_x, const Matrix& of_dy, const Matrix* add, const Matrix& to) const {
     std::vector<float> sum(shape.width, 1.0F);
-    std::vector<float> workspace = Poison(
-        GpRmsNormGradWorkspaceBytes(shape.rows, shape.groups, shape.width) / static_cast<int64_t>(sizeof(float)));
+    std::vector<float> workspace = Poison(GpRmsNormGradWorkspaceBytes(shape.rows, shape.groups, shape.width) /
+                                          static_cast<int64_t>(sizeof(float)));
     const GpRmsNormGrad args = {.dtype = GpTypeOf(type),
                                 .rows = shape.rows,
                                 .groups = shape.groups,
@@ -99,16 +99,17 @@ struct Norm {
 
 // Lines of a warp; of a block, whose threads keep one group of columns or two; of a block that reads anew. Of each with
 // whole and broken groups of columns, and more lines than teams.
-Shape AnyShape() {
-  return GENERATE(Shape{1, 1, 1}, Shape{9, 1, 13, 3}, Shape{130, 3, 64}, Shape{5, 1, 100, 3, 1}, Shape{3, 2, 512, 8},
-                  Shape{700, 3, 20}, Shape{3, 1, 600}, Shape{300, 1, 520, 1}, Shape{2, 2, 1001}, Shape{3, 1, 4096},
-                  Shape{2, 1, 4099, 5, 1}, Shape{2, 1, 8192, 8}, Shape{3, 1, 8203, 1});
+NormShape AnyNorm() {
+  return GENERATE(NormShape{1, 1, 1}, NormShape{9, 1, 13, 3}, NormShape{130, 3, 64}, NormShape{5, 1, 100, 3, 1},
+                  NormShape{3, 2, 512, 8}, NormShape{700, 3, 20}, NormShape{3, 1, 600}, NormShape{300, 1, 520, 1},
+                  NormShape{2, 2, 1001}, NormShape{3, 1, 4096}, NormShape{2, 1, 4099, 5, 1}, NormShape{2, 1, 8192, 8},
+                  NormShape{3, 1, 8203, 1});
 }
 
 TEST_CASE("RMSNorm on a GPU is within its bound of fp64, and of the processor") {
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
-  const Shape shape = AnyShape();
+  const NormShape shape = AnyNorm();
   const auto type = GENERATE(DType::kFp32, DType::kBf16);
   CAPTURE(shape.rows, shape.groups, shape.width, shape.apart, shape.shift);
   const Norm norm(test, shape, type);
@@ -151,7 +152,7 @@ TEST_CASE("RMSNorm on a GPU is within its bound of fp64, and of the processor") 
 TEST_CASE("RMSNorm's gradients on a GPU are within their bound of fp64, and of the processor") {
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
-  const Shape shape = AnyShape();
+  const NormShape shape = AnyNorm();
   const auto type = GENERATE(DType::kFp32, DType::kBf16);
   CAPTURE(shape.rows, shape.groups, shape.width, shape.apart, shape.shift);
   const Norm norm(test, shape, type);
