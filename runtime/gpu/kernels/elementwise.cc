@@ -44,6 +44,9 @@ __global__ void __launch_bounds__(kSumThreads)
   float sum = adds ? sums[j] : 0.0F;
   for (int64_t begin = 0; begin < rows; begin += kSumTile) {
     const int count = static_cast<int>(rows - begin < kSumTile ? rows - begin : kSumTile);
+    if (begin > 0) {
+      __syncthreads();  // the tile before has been added
+    }
 #pragma unroll 8
     for (int i = warp; i < count; i += kSumThreads / kWarp) {
       tile[i * kWarp + lane] = j < columns ? FloatOf(values.At(begin + i)[j]) : 0.0F;
@@ -52,7 +55,6 @@ __global__ void __launch_bounds__(kSumThreads)
     for (int i = 0; adds && i < count; ++i) {
       sum += tile[i * kWarp + lane];
     }
-    __syncthreads();
   }
   if (adds) {
     sums[j] = sum;

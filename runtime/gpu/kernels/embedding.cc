@@ -53,13 +53,16 @@ __global__ void __launch_bounds__(kTileThreads)
   float sum[kGroup];
   Load(table.At(row) + j, table.vector, count, sum);
   GP_SHARED(int, is_place, kTileThreads);
+  bool was_read = false;  // is_place, of the tile before
   for (int64_t begin = place; begin < places; begin += kTileThreads) {
-    const int64_t own = begin + threadIdx.x;
-    is_place[threadIdx.x] = static_cast<int>(own < places && tokens[own] == token);
-    if (__syncthreads_or(is_place[threadIdx.x]) == 0) {
-      continue;
+    if (was_read) {
+      __syncthreads();
     }
-    for (int i = 0; i < kTileThreads; ++i) {
+    const int64_t own = begin + threadIdx.x;
+    const int is_own = static_cast<int>(own < places && tokens[own] == token);
+    is_place[threadIdx.x] = is_own;
+    was_read = __syncthreads_or(is_own) != 0;
+    for (int i = 0; was_read && i < kTileThreads; ++i) {
       if (is_place[i] != 0) {
         float gradient[kGroup];
         Load(gradients.At(begin + i) + j, gradients.vector, count, gradient);
@@ -69,7 +72,6 @@ __global__ void __launch_bounds__(kTileThreads)
         }
       }
     }
-    __syncthreads();
   }
   Store(table.At(row) + j, table.vector, count, sum);
 }

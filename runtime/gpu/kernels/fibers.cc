@@ -149,7 +149,7 @@ class Device {
   std::vector<unsigned> lane_order_;
   size_t next_lane_ = 0;
   int any_predicate_ = 0;  // at the barrier that was opened last
-  int barriers_ = 0;       // that the last block reached
+  int barriers_ = 0;       // that a block of the last launch reached, at most
   Context scheduler_;
   // Kept for later threads: a fiber whose thread has returned takes another.
   std::vector<std::unique_ptr<Context>> fibers_;
@@ -168,6 +168,7 @@ void Device::Run(dim3 grid, unsigned threads, const std::function<void()>& body)
   GP_CHECK(grid.y <= 65535 && grid.z <= 65535, "a grid of [{}, {}, {}] blocks", grid.x, grid.y, grid.z);
   body_ = &body;
   random_ = {TheSettings().seed};
+  barriers_ = 0;
   threads_.resize(threads);
   gridDim = grid;
   blockDim = {threads, 1, 1};
@@ -187,7 +188,7 @@ void Device::RunBlock() {
     Arrange(static_cast<unsigned>(threads_.size()) / kLanes, random_, warp_order_);
     std::ranges::for_each(warp_order_, [&](unsigned warp) { RunWarp(warp); });
   } while (FinishBarrier());
-  barriers_ = std::ranges::max_element(threads_, {}, &Thread::barriers)->barriers;
+  barriers_ = std::max(barriers_, std::ranges::max_element(threads_, {}, &Thread::barriers)->barriers);
 }
 
 void Device::RunWarp(unsigned warp) {

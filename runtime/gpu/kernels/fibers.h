@@ -51,7 +51,7 @@ struct Settings {
 };
 Settings& TheSettings();
 
-// Barriers that the calling thread's last launch reached, those of its last block.
+// Barriers that a block of the calling thread's last launch reached, at most.
 int BarriersOfLastLaunch();
 
 // Memory of this place in the source that the threads of a block share: NaNs at first, and exactly `bytes` large.

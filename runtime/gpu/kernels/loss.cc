@@ -154,6 +154,9 @@ __global__ void __launch_bounds__(kLossThreads) AddLossesKernel(const double* lo
   double sum = threadIdx.x == 0 ? *loss : 0;
   for (int64_t begin = 0; begin < rows; begin += kLossTile) {
     const int count = static_cast<int>(rows - begin < kLossTile ? rows - begin : kLossTile);
+    if (begin > 0) {
+      __syncthreads();  // the tile before has been added
+    }
     for (int i = static_cast<int>(threadIdx.x); i < count; i += kLossThreads) {
       tile[i] = losses[begin + i];
     }
@@ -161,7 +164,6 @@ __global__ void __launch_bounds__(kLossThreads) AddLossesKernel(const double* lo
     for (int i = 0; threadIdx.x == 0 && i < count; ++i) {
       sum += tile[i];
     }
-    __syncthreads();
   }
   if (threadIdx.x == 0) {
     *loss = sum;

@@ -3,9 +3,12 @@
 #pragma once
 
 #include <fmt/format.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
 #include <cmath>
+#include <csignal>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -100,6 +103,37 @@ class WithSettings {
   WithSettings(const WithSettings&) = delete;
   WithSettings& operator=(const WithSettings&) = delete;
 };
+
+// The end of a process: its exit status, -1 when a signal ended it, and what it wrote to standard error.
+struct ProcessEnd {
+  int status = -1;
+  std::string words;
+};
+
+// Runs f() in a process of its own, which ends with what it returns, if it does.
+inline ProcessEnd InProcess(const std::function<int()>& f) {
+  int ends[2];
+  REQUIRE(pipe(ends) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    dup2(ends[1], STDERR_FILENO);
+    for (const int signal : {SIGABRT, SIGSEGV}) {
+      std::signal(signal, SIG_DFL);  // Catch2's handler would report a failed test
+    }
+    _exit(f());
+  }
+  close(ends[1]);
+  ProcessEnd end;
+  char buffer[4096];
+  for (ssize_t got = read(ends[0], buffer, sizeof(buffer)); got > 0; got = read(ends[0], buffer, sizeof(buffer))) {
+    end.words.append(buffer, static_cast<size_t>(got));
+  }
+  close(ends[0]);
+  int status = 0;
+  REQUIRE(waitpid(child, &status, 0) == child);
+  end.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  return end;
+}
 
 // The orders of threads: ascending, descending, and four drawn ones.
 inline std::vector<gpu::emulation::Settings> ThreadOrders() {
