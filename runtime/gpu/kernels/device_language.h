@@ -12,10 +12,12 @@
 #include <cuda_runtime.h>
 #else
 #include "runtime/gpu/kernels/fibers.h"
+// NOLINTBEGIN(bugprone-reserved-identifier): CUDA's names.
 #define __global__
 #define __device__
 #define __host__
 #define __launch_bounds__(...)
+// NOLINTEND(bugprone-reserved-identifier)
 #endif
 
 namespace geopipe::gpu {
@@ -56,7 +58,7 @@ struct alignas(16) uint4 {
 
 #define GP_SHARED(type, name, count)  \
   static const char name##_place = 0; \
-  auto* const name = reinterpret_cast<type*>(::geopipe::gpu::emulation::Shared(&name##_place, (count) * sizeof(type)))
+  auto* const name = ::geopipe::gpu::emulation::Shared<type>(&name##_place, count)
 
 template <class... Parameters, class... Arguments>
 int32_t Launch(void* stream, dim3 grid, int threads, void (*kernel)(Parameters...), Arguments... arguments) {

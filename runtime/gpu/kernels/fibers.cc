@@ -16,10 +16,10 @@
 
 namespace geopipe::gpu {
 
-constinit thread_local dim3 threadIdx{};
-constinit thread_local dim3 blockIdx{};
-constinit thread_local dim3 blockDim{};
-constinit thread_local dim3 gridDim{};
+constinit thread_local dim3 threadIdx;
+constinit thread_local dim3 blockIdx;
+constinit thread_local dim3 blockDim;
+constinit thread_local dim3 gridDim;
 
 namespace emulation {
 namespace {
@@ -35,7 +35,7 @@ constexpr uint64_t kCanary = 0x5afe57ac5afe57ac;  // at the end that a stack gro
 
 // A flow of control; `stack` is null for that of the calling thread.
 struct Context {
-  // As __builtin_setjmp leaves them: frame pointer, where to go on, stack pointer.
+  // Frame pointer, where to go on, stack pointer: as __builtin_setjmp leaves them.
   void* registers[5] = {};
   std::unique_ptr<std::byte[]> stack;
 };
@@ -91,13 +91,21 @@ void Arrange(unsigned count, Random& random, std::vector<unsigned>& values) {
   }
 }
 
+// A place in the source.
+struct Place {
+  std::string_view file;
+  int line = 0;
+
+  friend bool operator==(const Place&, const Place&) = default;
+};
+
 enum class State : uint8_t { kNew, kReady, kAtBarrier, kAtShuffle, kDone };
 
 struct Thread {
   State state = State::kNew;
   Context* fiber = nullptr;  // once it has begun, until it returns
   int barriers = 0;          // reached so far
-  std::source_location place = {};
+  Place place = {};
   int predicate = 0;
   unsigned mask = 0;
   unsigned source = 0;
@@ -116,7 +124,7 @@ struct SharedArray {
 class Device {
  public:
   void Run(dim3 grid, unsigned threads, const std::function<void()>& body);
-  int Barrier(int predicate, const std::source_location& place);
+  int Barrier(int predicate, const Place& place);
   uint64_t Shuffle(unsigned mask, uint64_t word, unsigned source);
   std::byte* Shared(const void* place, size_t bytes);
   int barriers() const { return barriers_; }
@@ -127,7 +135,7 @@ class Device {
   void RunBlock();
   // Runs the warp's threads until each has returned or waits at a barrier.
   void RunWarp(unsigned warp);
-  // Has thread `thread` go on until it waits or returns.
+  // Lets the thread go on until it waits or returns.
   void Resume(unsigned thread);
   // Makes the pass's next thread the current one if it has not begun.
   bool BeginNext();
@@ -171,11 +179,11 @@ void Device::Run(dim3 grid, unsigned threads, const std::function<void()>& body)
   barriers_ = 0;
   threads_.resize(threads);
   gridDim = grid;
-  blockDim = {threads, 1, 1};
+  blockDim = dim3(threads);
   std::vector<unsigned> blocks;
   Arrange(grid.x * grid.y * grid.z, random_, blocks);
   for (const unsigned block : blocks) {
-    blockIdx = {block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y};
+    blockIdx = dim3(block % grid.x, block / grid.x % grid.y, block / grid.x / grid.y);
     RunBlock();
   }
   body_ = nullptr;
@@ -207,7 +215,7 @@ void Device::RunWarp(unsigned warp) {
 
 void Device::SetCurrent(unsigned thread) {
   current_ = thread;
-  threadIdx = {thread, 0, 0};
+  threadIdx = dim3(thread, 0, 0);
 }
 
 void Device::Resume(unsigned thread) {
@@ -253,9 +261,8 @@ Context* Device::TakeFiber() {
     fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
     std::memcpy(fiber.stack.get(), &kCanary, sizeof(kCanary));
     // Begins with FiberMain, as if it had been called.
-    const uintptr_t top = (reinterpret_cast<uintptr_t>(fiber.stack.get()) + kStackBytes) / 16 * 16;
     fiber.registers[1] = reinterpret_cast<void*>(&FiberMain);
-    fiber.registers[2] = reinterpret_cast<void*>(top - kReturnAddressBytes);
+    fiber.registers[2] = fiber.stack.get() + kStackBytes - kReturnAddressBytes;
     free_fibers_.push_back(&fiber);
   }
   Context* const fiber = free_fibers_.back();
@@ -309,18 +316,16 @@ bool Device::FinishBarrier() {
   for (const Thread& thread : threads_) {
     GP_CHECK(thread.state == State::kAtBarrier,
              "thread {} of block {} returned while thread {} waits at the barrier {}:{}", &thread - threads_.data(),
-             blockIdx.x, waiting - threads_.begin(), waiting->place.file_name(), waiting->place.line());
-    GP_CHECK(thread.place.line() == waiting->place.line() &&
-                 std::string_view(thread.place.file_name()) == waiting->place.file_name(),
-             "threads of block {} wait at different barriers, {}:{} and {}:{}", blockIdx.x, thread.place.file_name(),
-             thread.place.line(), waiting->place.file_name(), waiting->place.line());
+             blockIdx.x, waiting - threads_.begin(), waiting->place.file, waiting->place.line);
+    GP_CHECK(thread.place == waiting->place, "threads of block {} wait at different barriers, {}:{} and {}:{}",
+             blockIdx.x, thread.place.file, thread.place.line, waiting->place.file, waiting->place.line);
     any_predicate_ |= static_cast<int>(thread.predicate != 0);
   }
   std::ranges::for_each(threads_, [](Thread& thread) { thread.state = State::kReady; });
   return true;
 }
 
-int Device::Barrier(int predicate, const std::source_location& place) {
+int Device::Barrier(int predicate, const Place& place) {
   GP_CHECK(body_ != nullptr, "a barrier outside of a kernel");
   Thread& thread = threads_[current_];
   if (thread.barriers++ == TheSettings().ignored_barrier) {
@@ -367,7 +372,7 @@ Settings& TheSettings() {
 
 int BarriersOfLastLaunch() { return TheDevice().barriers(); }
 
-std::byte* Shared(const void* place, size_t bytes) { return TheDevice().Shared(place, bytes); }
+std::byte* SharedBytes(const void* place, size_t bytes) { return TheDevice().Shared(place, bytes); }
 
 uint64_t Shuffle(unsigned mask, uint64_t word, unsigned source) { return TheDevice().Shuffle(mask, word, source); }
 
@@ -386,9 +391,9 @@ int32_t Submit(void* stream, std::function<void()> work) {
 }  // namespace emulation
 
 // NOLINTBEGIN(bugprone-reserved-identifier): CUDA's names.
-void __syncthreads(std::source_location place) { emulation::TheDevice().Barrier(0, place); }
-int __syncthreads_or(int predicate, std::source_location place) {
-  return emulation::TheDevice().Barrier(predicate, place);
+void __syncthreads(const char* file, int line) { emulation::TheDevice().Barrier(0, {file, line}); }
+int __syncthreads_or(int predicate, const char* file, int line) {
+  return emulation::TheDevice().Barrier(predicate, {file, line});
 }
 // NOLINTEND(bugprone-reserved-identifier)
 

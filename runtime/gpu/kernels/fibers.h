@@ -7,16 +7,17 @@
 #include <cstdint>
 #include <cstring>
 #include <functional>
-#include <source_location>
 
 namespace geopipe::gpu {
 
 // NOLINTBEGIN(bugprone-reserved-identifier): these names, here and below, are CUDA's.
 
 struct dim3 {
-  unsigned x = 1;
-  unsigned y = 1;
-  unsigned z = 1;
+  unsigned x;
+  unsigned y;
+  unsigned z;
+
+  explicit constexpr dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
 };
 
 extern constinit thread_local dim3 threadIdx;  // of the fiber that runs
@@ -26,9 +27,9 @@ extern constinit thread_local dim3 gridDim;
 
 // Barriers of the block. All its threads have to wait at the same place of the source: neither at others, nor may any
 // have returned.
-void __syncthreads(std::source_location place = std::source_location::current());
+void __syncthreads(const char* file = __builtin_FILE(), int line = __builtin_LINE());
 // A barrier that returns whether `predicate` is not 0 for any thread of the block.
-int __syncthreads_or(int predicate, std::source_location place = std::source_location::current());
+int __syncthreads_or(int predicate, const char* file = __builtin_FILE(), int line = __builtin_LINE());
 
 namespace emulation {
 
@@ -54,8 +55,12 @@ Settings& TheSettings();
 // Barriers that a block of the calling thread's last launch reached, at most.
 int BarriersOfLastLaunch();
 
-// Memory of this place in the source that the threads of a block share: NaNs at first, and exactly `bytes` large.
-std::byte* Shared(const void* place, size_t bytes);
+// Memory that the threads of a block share, of one place in the source: NaNs at first, and exactly `bytes` large.
+std::byte* SharedBytes(const void* place, size_t bytes);
+template <class T>
+T* Shared(const void* place, int count) {
+  return reinterpret_cast<T*>(SharedBytes(place, static_cast<size_t>(count) * sizeof(T)));
+}
 
 // Runs body() for each thread of each block. The calling thread is the emulated device meanwhile.
 void Run(dim3 grid, int threads, const std::function<void()>& body);

@@ -35,14 +35,15 @@ __device__ inline T FoldTeam(T value, const Fold& fold, int turn) {
   if constexpr (kTeam > kWarp) {
     constexpr int kWarps = kTeam / kWarp;
     GP_SHARED(T, parts, 2 * kWarps);
+    const int first = turn * kWarps;
     if (threadIdx.x % kWarp == 0) {
-      parts[turn * kWarps + threadIdx.x / kWarp] = value;
+      parts[first + threadIdx.x / kWarp] = value;
     }
     __syncthreads();
-    value = parts[turn * kWarps];
+    value = parts[first];
 #pragma unroll
     for (int warp = 1; warp < kWarps; ++warp) {
-      value = fold(value, parts[turn * kWarps + warp]);
+      value = fold(value, parts[first + warp]);
     }
   }
   return value;

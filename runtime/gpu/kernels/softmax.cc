@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// With p = exp(scale * score - statistic): d/ds is scale * p * (g - sum(p * g)).
+// The gradient of a score is scale * p * (g - sum(p * g)), where p = exp(scale * score - statistic).
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     CausalSoftmaxGradKernel(Shape shape, const int32_t* starts, Rows<const float> scores, const float* statistics,
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Of the arguments of either.
+// The shape that the arguments of either kernel say.
 template <class Args>
 Shape ShapeOf(const Args& args) {
   return {.rows = args.matrices * args.sequence,

@@ -7,14 +7,14 @@ namespace geopipe::gpu {
 
 constexpr int kTileThreads = 128;  // of a block
 constexpr int kGroup = 8;          // consecutive elements of a row that a thread has
+constexpr int64_t kTile = int64_t{kTileThreads} * kGroup;
 
 // Blocks for a matrix: each has a part of a row.
 struct Tiling {
   int64_t columns;
   unsigned of_row;  // blocks of a row
 
-  explicit Tiling(int64_t columns)
-      : columns(columns), of_row(static_cast<unsigned>(Parts(columns, int64_t{kTileThreads * kGroup}))) {}
+  explicit Tiling(int64_t columns) : columns(columns), of_row(static_cast<unsigned>(Parts(columns, kTile))) {}
 
   dim3 Grid(int64_t rows) const { return dim3(static_cast<unsigned>(rows * of_row)); }
   __device__ int64_t Row() const { return blockIdx.x / of_row; }

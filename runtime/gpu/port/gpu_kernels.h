@@ -6,7 +6,7 @@
 // - Pointers name device memory that stays until the work is done; others are said to be of the host. A pointer is
 //   aligned to its element. Where rows begin at multiples of 16 bytes, kernels are fastest.
 // - Matrices are row-major. `x_stride` is the distance between x's rows, in elements, and at least its columns. What
-//   lies between rows is neither read nor written. Extents may be 0: then nothing is written.
+//   lies between rows is neither read nor written. Extents may be 0.
 // - `dtype` is kGpFp32 or kGpBf16, of all matrices that no other field or C type describes. Kernels compute in fp32
 //   unless they say otherwise, and round a result once, to the nearest, ties to even.
 // - A result shares memory with an operand only where that is said.
@@ -43,8 +43,8 @@ typedef struct GpRmsNorm {
   float* inverse_rms;  // [rows, groups]: r
 } GpRmsNorm;
 
-// With the r of the forward pass: grad_x = residual + r * weight * grad_y - x * r^3 / width * sum(weight * grad_y * x),
-// and grad_weight += sum over rows and groups of grad_y * x * r.
+// grad_x = residual + r * weight * grad_y - x * r^3 / width * sum(weight * grad_y * x), and grad_weight += sum over
+// rows and groups of grad_y * x * r, with the r of the forward pass.
 typedef struct GpRmsNormGrad {
   GpDType dtype;  // of x, grad_y, residual and grad_x
   int64_t rows;
@@ -285,7 +285,7 @@ typedef struct GpSumsOfSquares {
   double* workspace;  // GpSumsOfSquaresWorkspaceBytes
 } GpSumsOfSquares;
 
-// A run is added up in chunks, and these in their order.
+// A run is added up in chunks, and then these.
 enum { kGpSquaresChunk = 65536 };
 static inline int64_t GpSumsOfSquaresChunks(GpRun run) {
   return (run.end - run.begin + kGpSquaresChunk - 1) / kGpSquaresChunk;

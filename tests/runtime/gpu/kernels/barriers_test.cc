@@ -63,7 +63,7 @@ Results NormOfBlocks(KernelTest& test) {
 
 constexpr int64_t kLossRows = 1030;  // more than are added up at once
 
-// With a bf16 gradient over its logits, in `steps` steps of a block of 128 threads.
+// The bf16 gradient lies over the logits, and is written in four steps of a block of 128 threads.
 Results WholeLoss(KernelTest& test) {
   constexpr int64_t kClasses = 4000;
   const Matrix logits(DType::kFp32, 2, kClasses, test.Normal(2 * kClasses));

@@ -62,7 +62,7 @@ std::vector<float> Operand() {
   return values;
 }
 
-// What a process says that a launch of the kernel ends.
+// The last words of a process that a launch of the kernel ends.
 template <class... Parameters, class... Arguments>
 std::string LastWords(void (*kernel)(Parameters...), Arguments... arguments) {
   const ProcessEnd end = InProcess([&] { return Launch(nullptr, dim3(1), kThreads, kernel, arguments...); });
@@ -141,7 +141,8 @@ __global__ void EarlyReturnKernel() {
 __global__ void TwoBarriersKernel() {
   if (threadIdx.x < 64) {
     __syncthreads();
-  } else {
+  }
+  if (threadIdx.x >= 64) {
     __syncthreads();
   }
 }
