@@ -63,7 +63,9 @@ struct alignas(16) uint4 {
 template <class... Parameters, class... Arguments>
 int32_t Launch(void* stream, dim3 grid, int threads, void (*kernel)(Parameters...), Arguments... arguments) {
   return emulation::Submit(stream, [=] {
-    emulation::Run(grid, threads, [=] { kernel(emulation::OnProcessor(Parameters(arguments))...); });
+    using emulation::OnProcessor;  // structs of addresses have their own beside them
+    const std::tuple on_processor(OnProcessor(Parameters(arguments))...);
+    emulation::Run(grid, threads, [&] { std::apply(kernel, on_processor); });
   });
 }
 
