@@ -1,0 +1,261 @@
+#include "tests/runtime/gpu/product_trial.h"
+
+#include <algorithm>
+#include <array>
+#include <catch2/catch.hpp>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+
+namespace geopipe {
+namespace {
+
+int64_t BytesOf(GpDType type) { return type == kGpBf16 ? 2 : 4; }
+
+size_t Index(int64_t index) { return static_cast<size_t>(index); }
+
+// Numbers of a type on the device, and what they are in fp32.
+class Array {
+ public:
+  Array(TrialDevice& device, GpDType type, int64_t count)
+      : device_(device), type_(type), values_(Index(count)), memory_(device.Memory(bytes())) {}
+
+  void* memory() const { return memory_; }
+  float operator[](int64_t index) const { return values_[Index(index)]; }
+  const std::vector<float>& values() const { return values_; }
+
+  void Draw(std::mt19937& random) {
+    std::uniform_real_distribution<float> uniform(-1, 1);
+    for (float& value : values_) {
+      value = type_ == kGpBf16 ? FromBf16(RoundToBf16(uniform(random))) : uniform(random);
+    }
+  }
+  // REQUIRES: an array of this size and type.
+  void WriteTo(void* memory) const {
+    std::vector<std::byte> stored(Index(bytes()));
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (type_ == kGpBf16) {
+        const uint16_t bits = RoundToBf16(values_[i]);
+        std::memcpy(stored.data() + 2 * i, &bits, 2);
+      } else {
+        std::memcpy(stored.data() + 4 * i, &values_[i], 4);
+      }
+    }
+    device_.Write(stored.data(), memory, bytes());
+  }
+  void Read() {
+    std::vector<std::byte> stored(Index(bytes()));
+    device_.Read(memory_, stored.data(), bytes());
+    for (size_t i = 0; i < values_.size(); ++i) {
+      if (type_ == kGpBf16) {
+        uint16_t bits = 0;
+        std::memcpy(&bits, stored.data() + 2 * i, 2);
+        values_[i] = FromBf16(bits);
+      } else {
+        std::memcpy(&values_[i], stored.data() + 4 * i, 4);
+      }
+    }
+  }
+  void Poison() {
+    std::ranges::fill(values_, std::numeric_limits<float>::quiet_NaN());
+    const std::vector<std::byte> stored(Index(bytes()), std::byte{0xFF});
+    device_.Write(stored.data(), memory_, bytes());
+  }
+
+ private:
+  int64_t bytes() const { return static_cast<int64_t>(values_.size()) * BytesOf(type_); }
+
+  TrialDevice& device_;
+  GpDType type_;
+  std::vector<float> values_;
+  void* memory_;
+};
+
+class Trial {
+ public:
+  Trial(TrialDevice& device, const ProductCase& product, uint64_t seed)
+      : device_(device),
+        shape_(product.shape),
+        with_(product.with),
+        a_(device, shape_.operand_type,
+           Count(shape_.a_transposed != 0 ? shape_.k : shape_.m, shape_.a_stride, shape_.a_batch_stride)),
+        b_(device, shape_.operand_type,
+           Count(shape_.b_transposed != 0 ? shape_.n : shape_.k, shape_.b_stride, shape_.b_batch_stride)),
+        c_(device, shape_.result_type, Count(shape_.m, shape_.c_stride, shape_.c_batch_stride)),
+        row_(device, kGpFp32, shape_.n),
+        d_(device, shape_.result_type, Count(shape_.m, shape_.d_stride, shape_.d_batch_stride)) {
+    std::mt19937 random(static_cast<unsigned>(seed));
+    for (Array* array : {&a_, &b_, &c_, &row_}) {
+      array->Draw(random);
+      array->WriteTo(array->memory());
+    }
+    REQUIRE(device.products().make(&shape_, &plan_) == kGpOk);
+  }
+  Trial(const Trial&) = delete;
+  Trial& operator=(const Trial&) = delete;
+  ~Trial() { device_.products().destroy(plan_); }
+
+  std::vector<float> Run() {
+    const bool in_place = with_ == With::kAddendInPlace;
+    d_.Poison();
+    if (in_place) {
+      c_.WriteTo(d_.memory());
+    }
+    const GpProductOperands operands = {.a = a_.memory(),
+                                        .b = b_.memory(),
+                                        .c = shape_.has_addend == 0 ? nullptr : (in_place ? d_.memory() : c_.memory()),
+                                        .row = shape_.has_row == 0 ? nullptr : static_cast<float*>(row_.memory()),
+                                        .d = d_.memory()};
+    const int64_t workspace_bytes = device_.products().workspace_bytes(plan_);
+    void* workspace = workspace_bytes == 0 ? nullptr : device_.Memory(workspace_bytes);
+    REQUIRE(device_.products().run(plan_, &operands, workspace, workspace_bytes, device_.stream()) == kGpOk);
+    d_.Read();
+    return d_.values();
+  }
+
+  // Errors are at most a share of the sum of absolute terms.
+  void Check(const std::vector<float>& result) const {
+    const double share = shape_.result_type == kGpBf16 ? 1.0 / 256 : 1e-6;
+    int wrong = 0;
+    int64_t seen = 0;
+    for (int64_t of_batch = 0; of_batch < shape_.batch; ++of_batch) {
+      for (int64_t i = 0; i < shape_.m; ++i) {
+        for (int64_t j = 0; j < shape_.n; ++j) {
+          double sum = 0;
+          double absolute = 0;
+          Expect(of_batch, i, j, sum, absolute);
+          const float got = result[Index(of_batch * shape_.d_batch_stride + i * shape_.d_stride + j)];
+          wrong += std::abs(got - sum) <= share * absolute + 1e-6 ? 0 : 1;
+          ++seen;
+        }
+      }
+    }
+    CHECK(wrong == 0);
+    if (with_ != With::kAddendInPlace) {
+      const auto untouched = std::ranges::count_if(result, [](float v) { return std::isnan(v); });
+      CHECK(untouched == static_cast<int64_t>(result.size()) - seen);
+    }
+  }
+
+ private:
+  int64_t Count(int64_t rows, int64_t stride, int64_t batch_stride) const {
+    return (shape_.batch - 1) * batch_stride + rows * stride;
+  }
+
+  void Expect(int64_t of_batch, int64_t i, int64_t j, double& sum, double& absolute) const {
+    const auto add = [&](double term) {
+      sum += term;
+      absolute += std::abs(term);
+    };
+    for (int64_t p = 0; p < shape_.k; ++p) {
+      const int64_t a = shape_.a_transposed != 0 ? p * shape_.a_stride + i : i * shape_.a_stride + p;
+      const int64_t b = shape_.b_transposed != 0 ? j * shape_.b_stride + p : p * shape_.b_stride + j;
+      add(static_cast<double>(a_[of_batch * shape_.a_batch_stride + a]) *
+          static_cast<double>(b_[of_batch * shape_.b_batch_stride + b]));
+    }
+    if (shape_.has_addend != 0) {
+      add(c_[of_batch * shape_.c_batch_stride + i * shape_.c_stride + j]);
+    }
+    if (shape_.has_row != 0) {
+      add(row_[j]);
+    }
+  }
+
+  TrialDevice& device_;
+  GpProductShape shape_;
+  With with_;
+  Array a_;
+  Array b_;
+  Array c_;
+  Array row_;
+  Array d_;
+  GpProductPlan* plan_ = nullptr;
+};
+
+}  // namespace
+
+uint16_t RoundToBf16(float value) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, &value, sizeof(bits));
+  return static_cast<uint16_t>((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16);
+}
+
+float FromBf16(uint16_t bits) {
+  const uint32_t wide = static_cast<uint32_t>(bits) << 16;
+  float value = 0;
+  std::memcpy(&value, &wide, sizeof(value));
+  return value;
+}
+
+GpProductShape ShapeOf(GpDType operands, GpDType result, bool a_transposed, bool b_transposed, int64_t m, int64_t n,
+                       int64_t k, int64_t batch, With with) {
+  const bool has_row = with == With::kRow || with == With::kAddendAndRow;
+  const bool has_addend = with != With::kNothing && with != With::kRow;
+  const bool in_place = with == With::kAddendInPlace;
+  const int64_t a_stride = (a_transposed ? m : k) + 3;
+  const int64_t d_stride = n + 1;
+  const int64_t c_stride = in_place ? d_stride : n + 5;
+  const int64_t d_batch_stride = m * d_stride + 4;
+  return {.operand_type = operands,
+          .result_type = result,
+          .a_transposed = a_transposed ? 1 : 0,
+          .b_transposed = b_transposed ? 1 : 0,
+          .m = m,
+          .n = n,
+          .k = k,
+          .a_stride = a_stride,
+          .b_stride = (b_transposed ? k : n) + 2,
+          .c_stride = c_stride,
+          .d_stride = d_stride,
+          .batch = batch,
+          .a_batch_stride = (a_transposed ? k : m) * a_stride + 7,
+          .b_batch_stride = 0,
+          .c_batch_stride = in_place ? d_batch_stride : m * c_stride + 2,
+          .d_batch_stride = d_batch_stride,
+          .has_addend = has_addend ? 1 : 0,
+          .has_row = has_row ? 1 : 0,
+          .alignment_bytes = static_cast<int32_t>(std::max(BytesOf(operands), BytesOf(result))),
+          .multiprocessors = 0,
+          .workspace_limit_bytes = 1 << 20};
+}
+
+std::string ProductCase::Name() const {
+  return "types " + std::to_string(shape.operand_type) + " and " + std::to_string(shape.result_type) + ", transposed " +
+         std::to_string(shape.a_transposed) + std::to_string(shape.b_transposed) + ", m " + std::to_string(shape.m) +
+         ", n " + std::to_string(shape.n) + ", k " + std::to_string(shape.k) + ", batch " +
+         std::to_string(shape.batch) + ", with " + std::to_string(static_cast<int>(with));
+}
+
+std::vector<ProductCase> ProductCases() {
+  constexpr std::array<std::array<GpDType, 2>, 3> kTypes = {
+      {{kGpFp32, kGpFp32}, {kGpBf16, kGpBf16}, {kGpBf16, kGpFp32}}};
+  constexpr std::array<std::array<int64_t, 3>, 3> kExtents = {{{1, 1, 1}, {3, 17, 5}, {33, 7, 65}}};
+  std::vector<ProductCase> cases;
+  for (const auto& [operands, result] : kTypes) {
+    for (const auto& [m, n, k] : kExtents) {
+      for (const int transposes : {0, 1, 2, 3}) {
+        for (const With with : {With::kNothing, With::kAddend, With::kAddendInPlace, With::kRow, With::kAddendAndRow}) {
+          const bool has_row = with == With::kRow || with == With::kAddendAndRow;
+          if (has_row && result != kGpFp32) {
+            continue;  // unsupported
+          }
+          const int64_t batch = has_row ? 1 : 2;
+          cases.push_back(
+              {ShapeOf(operands, result, (transposes & 1) != 0, (transposes & 2) != 0, m, n, k, batch, with), with});
+        }
+      }
+    }
+  }
+  return cases;
+}
+
+void CheckProduct(TrialDevice& device, const ProductCase& product, uint64_t seed) {
+  Trial trial(device, product, seed);
+  const std::vector<float> result = trial.Run();
+  trial.Check(result);
+  const std::vector<float> again = trial.Run();
+  CHECK(std::memcmp(result.data(), again.data(), result.size() * sizeof(float)) == 0);
+}
+
+}  // namespace geopipe
