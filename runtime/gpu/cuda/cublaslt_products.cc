@@ -140,9 +140,10 @@ Operation MakeOperation(Steps& steps, const GpProductShape& shape) {
     const int32_t type = CUDA_R_32F;
     SetOperation(steps, operation, CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
     SetOperation(steps, operation, CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE, type);
-    // The heuristic takes the alignment of the row from its address, which is not known yet.
-    const auto* address = reinterpret_cast<const void*>(static_cast<uintptr_t>(shape.alignment_bytes));
-    SetOperation(steps, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER, address);
+    // The heuristic takes the alignment of the row from its address, which is not known yet: here is one of the least.
+    alignas(512) static constexpr std::array<char, 512> kPlace = {};
+    SetOperation(steps, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
+                 static_cast<const void*>(&kPlace[static_cast<size_t>(shape.alignment_bytes)]));
   }
   return operation;
 }
@@ -215,15 +216,15 @@ GpResult Make(const GpProductShape* shape, GpProductPlan** plan) {
     return Report("product", kGpInternal, "the host has no memory left");
   }
   made->shape = *shape;
-  if (const GpResult result = HandleOfDevice(&made->handle); result != kGpOk) {
-    return result;
-  }
   Steps steps;
   made->operation = MakeOperation(steps, *shape);
   MakeLayouts(steps, *made);
   const Preference preference = MakePreference(steps, *shape);
   if (!steps.ok()) {
     return steps.result();
+  }
+  if (const GpResult result = HandleOfDevice(&made->handle); result != kGpOk) {
+    return result;
   }
   if (const GpResult result = ChooseAlgorithm(preference, *made); result != kGpOk) {
     return result;

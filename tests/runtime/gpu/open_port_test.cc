@@ -8,6 +8,7 @@
 #include <fstream>
 #include <string>
 
+#include "tests/runtime/gpu/product_trial.h"
 #include "tests/support/gpu_emulator/emulated_gpu.h"
 #include "tests/support/skip.h"
 #include "tests/support/temp_dir.h"
@@ -16,6 +17,7 @@ namespace geopipe {
 namespace {
 
 using Catch::Matchers::Contains;
+using Catch::Matchers::StartsWith;
 
 std::string Fixture(const std::string& name) { return std::string(GEOPIPE_FIXTURES "/") + name; }
 
@@ -160,6 +162,15 @@ TEST_CASE("the library of CUDA opens, or says what this host lacks") {
     CHECK(table->runtime.device_count(&devices) == kGpUnsupported);
     CHECK_THAT(table->runtime.last_error(), Contains("cudaErrorInsufficientDriver"));
     CHECK(table->runtime.use_device(0) != kGpOk);
+    // cuBLASLt takes the whole description of a product; only its choice needs a device.
+    const GpProductShape shape = ShapeOf(kGpBf16, kGpFp32, true, true, 8, 24, 16, 1, With::kAddendAndRow);
+    const GpProductShape batch = ShapeOf(kGpBf16, kGpBf16, false, false, 8, 24, 16, 5, With::kAddend);
+    for (const GpProductShape& described : {shape, batch}) {
+      GpProductPlan* plan = nullptr;
+      CHECK(table->products.make(&described, &plan) != kGpOk);
+      CHECK(plan == nullptr);
+      CHECK_THAT(table->runtime.last_error(), StartsWith("cudaGetDevice") || StartsWith("cublasLtCreate"));
+    }
   }
   CHECK(table->runtime.stream_synchronize(nullptr) == kGpInvalid);
   CHECK(table->runtime.use_device(64) == kGpInvalid);
