@@ -135,17 +135,16 @@ class Device {
   void RunBlock();
   // Runs the warp's threads until each has returned or waits at a barrier.
   void RunWarp(unsigned warp);
-  // Lets the thread go on until it waits or returns.
-  void Resume(unsigned thread);
-  // Makes the pass's next thread the current one if it has not begun.
-  bool BeginNext();
+  // Makes the pass's next thread that can go on the current one. False: it has none.
+  bool Advance();
+  // Goes on with the current thread.
+  void SwitchFrom(Context& from);
   // Gives their words to the lanes of a mask that all wait in a shuffle. False: no lane waits in one.
   bool FinishShuffles();
   // Opens the barrier that all threads wait at. False: all have returned.
   bool FinishBarrier();
   void WaitAs(State state);
   Context* TakeFiber();
-  void SetCurrent(unsigned thread);
 
   const std::function<void()>* body_ = nullptr;  // of the launch that runs
   Random random_;
@@ -204,34 +203,30 @@ void Device::RunWarp(unsigned warp) {
   do {
     Arrange(kLanes, random_, lane_order_);
     next_lane_ = 0;
-    while (next_lane_ < kLanes) {
-      const unsigned thread = first_ + lane_order_[next_lane_++];
-      if (threads_[thread].state == State::kNew || threads_[thread].state == State::kReady) {
-        Resume(thread);
-      }
+    if (Advance()) {
+      SwitchFrom(scheduler_);  // each thread goes on with the next, the last one with this
     }
   } while (FinishShuffles());
 }
 
-void Device::SetCurrent(unsigned thread) {
-  current_ = thread;
-  threadIdx = dim3(thread, 0, 0);
+bool Device::Advance() {
+  while (next_lane_ < kLanes) {
+    const unsigned thread = first_ + lane_order_[next_lane_++];
+    if (threads_[thread].state == State::kNew || threads_[thread].state == State::kReady) {
+      current_ = thread;
+      threadIdx = dim3(thread, 0, 0);
+      return true;
+    }
+  }
+  return false;
 }
 
-void Device::Resume(unsigned thread) {
-  SetCurrent(thread);
-  if (threads_[thread].fiber == nullptr) {
-    threads_[thread].fiber = TakeFiber();
+void Device::SwitchFrom(Context& from) {
+  Thread& thread = threads_[current_];
+  if (thread.fiber == nullptr) {
+    thread.fiber = TakeFiber();
   }
-  Switch(scheduler_, *threads_[thread].fiber);
-}
-
-bool Device::BeginNext() {
-  if (next_lane_ == kLanes || threads_[first_ + lane_order_[next_lane_]].state != State::kNew) {
-    return false;
-  }
-  SetCurrent(first_ + lane_order_[next_lane_++]);
-  return true;
+  Switch(from, *thread.fiber);
 }
 
 void Device::FiberMain() {
@@ -248,8 +243,14 @@ void Device::FiberMain() {
     GP_CHECK(canary == kCanary, "a thread of a kernel needs more than {} bytes of stack", kStackBytes);
     device.threads_[device.current_].state = State::kDone;
     device.threads_[device.current_].fiber = nullptr;
-    if (!device.BeginNext()) {
-      device.free_fibers_.push_back(self);
+    const bool advanced = device.Advance();
+    if (advanced && device.threads_[device.current_].state == State::kNew) {
+      continue;  // which this fiber takes
+    }
+    device.free_fibers_.push_back(self);
+    if (advanced) {
+      device.SwitchFrom(*self);
+    } else {
       Switch(*self, device.scheduler_);
     }
   }
@@ -271,8 +272,13 @@ Context* Device::TakeFiber() {
 }
 
 void Device::WaitAs(State state) {
+  Context& self = *threads_[current_].fiber;
   threads_[current_].state = state;
-  Switch(*threads_[current_].fiber, scheduler_);
+  if (Advance()) {
+    SwitchFrom(self);
+  } else {
+    Switch(self, scheduler_);
+  }
 }
 
 bool Device::FinishShuffles() {

@@ -13,14 +13,15 @@ struct Layout {
   static constexpr int kTeam = kTeamV;
   static constexpr int kThreads = kThreadsV;  // of a block
   static constexpr int kTeams = kThreads / kTeam;
+  static constexpr int kBlocks = kThreads < 512 ? 2 : 1024 / kThreads;  // that an SM has registers for, at least
   static constexpr int kN = kNV;
   static constexpr int kChunks = kChunksV;
   static constexpr int kKept = kChunks > 0 ? kChunks : 1;
 };
 using WarpLines = Layout<kWarp, 256, 4, 4>;
 using BlockLines = Layout<512, 512, 8, 1>;
-using WideBlockLines = Layout<512, 512, 8, 2>;
-using AnyLines = Layout<512, 512, 8, 0>;
+using WideBlockLines = Layout<1024, 1024, 8, 1>;
+using AnyLines = Layout<1024, 1024, 8, 0>;
 
 // Greatest width of a line whose elements are kept.
 template <class L>
@@ -146,7 +147,7 @@ __device__ inline void StorePart(const float (&sums)[L::kKept][L::kN], int first
 // With r = inverse_rms: d/dx of x r w is r (w dy) - x r^3 / width * sum(w dy x), and d/dw is the sum of dy x r. A team
 // has lines_of_team consecutive lines.
 template <class T, class L>
-__global__ void __launch_bounds__(L::kThreads) RmsNormGradKernel(GradOperands<T> o) {
+__global__ void __launch_bounds__(L::kThreads, L::kBlocks) RmsNormGradKernel(GradOperands<T> o) {
   const int width = o.width;
   const int first = static_cast<int>(threadIdx.x) % L::kTeam * L::kN;
   const int chunks = ChunksOf<L>(width);
