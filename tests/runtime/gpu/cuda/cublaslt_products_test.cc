@@ -9,6 +9,7 @@
 
 #include "runtime/gpu/cuda/cuda_error.h"
 #include "tests/runtime/gpu/cuda/cublaslt_stand_in.h"
+#include "tests/runtime/gpu/cuda/cuda_stand_in.h"
 #include "tests/runtime/gpu/product_trial.h"
 #include "tests/support/seed.h"
 
@@ -95,7 +96,7 @@ TEST_CASE("a plan's workspace is what cuBLASLt asks for") {
   TheCublasLt().matmul_status = CUBLAS_STATUS_EXECUTION_FAILED;
   CHECK(cuda::kProducts.run(plan, &operands, workspace, 1 << 16, device.stream()) == kGpInternal);
   CHECK_THAT(cuda::LastError(), Contains("cublasLtMatmul: CUBLAS_STATUS"));
-  TheCublasLt().sticky = cudaErrorIllegalAddress;
+  TheCuda().remembered = cudaErrorIllegalAddress;
   CHECK(cuda::kProducts.run(plan, &operands, workspace, 1 << 16, device.stream()) == kGpDeviceLost);
   cuda::kProducts.destroy(plan);
 }
@@ -119,7 +120,8 @@ TEST_CASE("what cuBLASLt refuses is refused, and leaves no plan") {
 
 TEST_CASE("each device has one handle, made when it is first needed") {
   TheCublasLt() = {};
-  TheCublasLt().device = 7;
+  TheCuda() = {};
+  TheCuda().device = 7;
   TheCublasLt().create_status = CUBLAS_STATUS_NOT_INITIALIZED;
   CHECK(MakeAndDestroy(Plain()) == kGpInternal);
   CHECK_THAT(cuda::LastError(), Contains("cublasLtCreate"));
@@ -127,11 +129,12 @@ TEST_CASE("each device has one handle, made when it is first needed") {
   CHECK(MakeAndDestroy(Plain()) == kGpOk);
   CHECK(MakeAndDestroy(Plain()) == kGpOk);
   CHECK(TheCublasLt().handles == 2);
-  TheCublasLt().device = 8;
+  TheCuda().device = 8;
   CHECK(MakeAndDestroy(Plain()) == kGpOk);
   CHECK(TheCublasLt().handles == 3);
-  TheCublasLt().device = 64;
+  TheCuda().device = 64;
   CHECK(MakeAndDestroy(Plain()) == kGpInvalid);
+  TheCuda() = {};
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "tests/runtime/gpu/cuda/cuda_stand_in.h"
 #include "tests/runtime/gpu/product_trial.h"
 
 namespace geopipe {
@@ -111,24 +112,16 @@ using geopipe::Of;
 using geopipe::Operation;
 using geopipe::Take;
 using geopipe::TheCublasLt;
+using geopipe::TheCuda;
 
 extern "C" {
-
-cudaError_t cudaGetDevice(int* device) {
-  *device = TheCublasLt().device;
-  return TheCublasLt().sticky;
-}
-cudaError_t cudaGetLastError() { return TheCublasLt().sticky; }
-cudaError_t cudaPeekAtLastError() { return TheCublasLt().sticky; }
-const char* cudaGetErrorString(cudaError_t /*error*/) { return "an error"; }
-const char* cudaGetErrorName(cudaError_t /*error*/) { return "cudaErrorOfSomeKind"; }
 
 const char* cublasLtGetStatusName(cublasStatus_t /*status*/) { return "CUBLAS_STATUS_OF_SOME_KIND"; }
 
 cublasStatus_t cublasLtCreate(cublasLtHandle_t* handle) {
   ++TheCublasLt().handles;
   static int handles[2];
-  *handle = reinterpret_cast<cublasLtHandle_t>(&handles[TheCublasLt().device % 2]);
+  *handle = reinterpret_cast<cublasLtHandle_t>(&handles[TheCuda().device % 2]);
   return TheCublasLt().create_status;
 }
 

@@ -1,6 +1,6 @@
-// A stand-in for the part of cuBLASLt and of the CUDA runtime that the port's products call: what the headers say of
-// each function, on host memory. It proves that the port asks for the right products; which algorithm the real library
-// takes, and its bits, it cannot tell.
+// A stand-in for the part of cuBLASLt that the port calls: it does what the headers say of each function, on host
+// memory, with cuda_stand_in.h for the CUDA runtime. It proves that the port asks for the right products; which
+// algorithm the real library takes, and its bits, it cannot tell.
 #pragma once
 
 #include <cublasLt.h>
@@ -11,9 +11,7 @@
 namespace geopipe {
 
 struct CublasLtStandIn {
-  // Of the device, and answers of the next calls.
-  int device = 0;
-  cudaError_t sticky = cudaSuccess;
+  // Answers to the next calls.
   cublasStatus_t create_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t heuristic_status = CUBLAS_STATUS_SUCCESS;
   cublasStatus_t found_state = CUBLAS_STATUS_SUCCESS;
@@ -21,7 +19,7 @@ struct CublasLtStandIn {
   int found = 1;
   size_t workspace_bytes = 512;
 
-  // What it was asked for last.
+  // Answers: what it was asked for last.
   int handles = 0;  // made in all
   int objects = 0;  // descriptors, layouts and preferences that live
   cublasComputeType_t compute_type = CUBLAS_COMPUTE_16F;
