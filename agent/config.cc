@@ -79,6 +79,53 @@ absl::Status ValidateDataPlane(const Error& error, const AgentConfig& config) {
   return absl::OkStatus();
 }
 
+bool IsGpuUuid(std::string_view text) {
+  const auto is_digit = [](char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F') || c == '-';
+  };
+  return (text.starts_with("GPU-") || text.starts_with("MIG-")) && text.size() > 4 &&
+         std::ranges::all_of(text.substr(4), is_digit);
+}
+
+// `error` makes an error of a key and a message.
+template <class Error>
+absl::Status ValidateGpus(const Error& error, const AgentConfig& config) {
+  const bool by_uuid = !config.gpu_uuids.empty();
+  const std::string_view key = by_uuid ? "devices.uuids" : "devices.ordinals";
+  const size_t named = by_uuid ? config.gpu_uuids.size() : config.gpu_ordinals.size();
+  if (named == 0) {
+    return config.shares_gpus ? error("devices.share_gpus",
+                                      "has no effect without devices.ordinals or devices.uuids; name the GPU of each "
+                                      "device, or leave it out")
+                              : absl::OkStatus();
+  }
+  if (config.device.kind != kGpuDevice) {
+    return error(key, fmt::format("names GPUs, and devices.kind is '{}'; set devices.kind: {}, or leave it out",
+                                  config.device.kind, kGpuDevice));
+  }
+  if (by_uuid && !config.gpu_ordinals.empty()) {
+    return error("devices.uuids", "is given, and devices.ordinals too; name the GPUs in one way");
+  }
+  if (std::cmp_not_equal(named, config.devices)) {
+    return error(key, fmt::format("names {}, and devices.count is {}; name one for each device",
+                                  Counted(static_cast<int64_t>(named), "GPU"), config.devices));
+  }
+  std::set<std::string> gpus;
+  for (int32_t device = 0; device < config.devices; ++device) {
+    const std::string gpu = config.GpuOf(device);
+    if (by_uuid && !IsGpuUuid(gpu)) {
+      return error(key,
+                   fmt::format("[{}] is '{}'; write it as `nvidia-smi -L` does, like GPU-0a1b2c3d-…", device, gpu));
+    }
+    if (!gpus.insert(gpu).second && !config.shares_gpus) {
+      return error(key, fmt::format("names GPU {} twice; give each device a GPU of its own, or let workers share them "
+                                    "with devices.share_gpus: true",
+                                    gpu));
+    }
+  }
+  return absl::OkStatus();
+}
+
 bool IsProgram(const std::string& path) {
   std::error_code error;
   return std::filesystem::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
@@ -134,6 +181,7 @@ absl::Status Validate(const YamlDocument& document, const std::vector<std::strin
                  fmt::format("is {} of devices.memory {}; it must leave something of it",
                              FormatBytes(*config.device.reserve_bytes), FormatBytes(config.device.memory_bytes)));
   }
+  GP_RETURN_IF_ERROR(ValidateGpus(error, config));
   if (config.network != NetworkConfig() && !config.network.spec.given()) {
     return error("network.bandwidth",
                  "is not given; say what the network between the nodes of this site has, or leave "

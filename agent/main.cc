@@ -30,6 +30,7 @@ struct Flags {
   std::vector<std::string> settings;
   std::optional<int64_t> ready_fd;
   bool die_with_parent = false;
+  std::string gpu_library;
   std::optional<std::string> log_format;
   std::optional<std::string> log_level;
   bool version = false;
@@ -51,7 +52,7 @@ absl::Status Keep(const Flags& flags) {
 // Rehearsals declare devices that are not there; what computes here needs the memory of this host.
 void WarnOfHost(const AgentConfig& config) {
   const int64_t host_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  if (host_bytes > 0 && config.device.memory_bytes > host_bytes / config.devices) {
+  if (config.device.kind != kGpuDevice && host_bytes > 0 && config.device.memory_bytes > host_bytes / config.devices) {
     LogWarning(
         "devices.count {} and devices.memory {} are more than this host's {} of memory; workers that compute here "
         "cannot use it all",
@@ -75,6 +76,7 @@ absl::Status Serve(const Flags& flags) {
   if (flags.log_format.has_value()) {
     GP_ASSIGN_OR_RETURN(config.log_format, ParseLogFormat(*flags.log_format));
   }
+  config.gpu_library = flags.gpu_library;
   InitLogging({.program = "geopipe-agent", .level = config.log_level, .format = config.log_format});
   config.die_with_parent = config.die_with_parent || flags.die_with_parent;
   if (config.die_with_parent) {
@@ -129,6 +131,8 @@ int Main(int argc, const char* const* argv) {
   flags.Add("ready-fd", &values.ready_fd, "N",
             "Write 'registered' to this descriptor when the coordinator has said welcome.");
   flags.Add("die-with-parent", &values.die_with_parent, "End, with the workers, when the parent process ends.");
+  flags.AddPath("gpu-library", &values.gpu_library, "FILE",
+                "Tests: the library that the workers reach GPUs through, in the place of the installed one.");
   flags.Add("log-format", &values.log_format, "text|json", "How log lines are written.");
   flags.Add("log-level", &values.log_level, "LEVEL", "debug, info, warning or error.");
   flags.Add("version", &values.version, "Print the version and exit.");

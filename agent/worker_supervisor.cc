@@ -84,6 +84,17 @@ ProcessSpec DataPlaneProcess(const AgentConfig& config) {
   return spec;
 }
 
+void AddGpus(const AgentConfig& config, const std::string& gpus, ProcessSpec& spec) {
+  if (!config.gpu_library.empty()) {
+    spec.args.insert(spec.args.end(), {"--gpu-library", config.gpu_library});
+  }
+  if (!gpus.empty()) {
+    // CUDA's own order is by speed; ordinals are to be those that nvidia-smi shows.
+    spec.environment.emplace_back("CUDA_DEVICE_ORDER", "PCI_BUS_ID");
+    spec.environment.emplace_back("CUDA_VISIBLE_DEVICES", gpus);
+  }
+}
+
 ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker) {
   ProcessSpec spec = DataPlaneProcess(config);
   spec.args.insert(spec.args.begin(),
@@ -100,6 +111,7 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
   }
   spec.environment.emplace_back("OMP_NUM_THREADS", std::to_string(config.threads));
   spec.environment.emplace_back("OMP_WAIT_POLICY", "passive");
+  AddGpus(config, config.GpuOf(worker.device()), spec);
   spec.stdout_path = fmt::format("{}/logs/worker-{}.log", config.state_dir, worker.device());
   spec.stderr_path = spec.stdout_path;
   return spec;

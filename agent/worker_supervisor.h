@@ -24,6 +24,10 @@ namespace geopipe::agent {
 // The part of command line and environment that all processes of this node that open UCX share.
 ProcessSpec DataPlaneProcess(const AgentConfig& config);
 
+// Adds what a process needs that computes on these GPUs, a list as CUDA_VISIBLE_DEVICES has it; empty: it sees those of
+// the agent.
+void AddGpus(const AgentConfig& config, const std::string& gpus, ProcessSpec& spec);
+
 // The command line and environment of one worker.
 ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker);
 

@@ -26,6 +26,8 @@ std::string_view SiteOfGroup(std::string_view name);
 
 // A device that computes on the host's processors, in the host's memory.
 inline constexpr std::string_view kHostDevice = "cpu";
+// A GPU that the cuda backend computes on, where an agent has it.
+inline constexpr std::string_view kGpuDevice = "cuda";
 
 struct DeviceSpec {
   std::string kind{kHostDevice};                // free text: "cpu", "a100-64gb"

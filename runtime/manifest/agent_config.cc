@@ -10,6 +10,7 @@ namespace {
 constexpr double kMaxSlowdown = 1000;
 constexpr int32_t kMaxDevices = 256;
 constexpr int32_t kMaxThreads = 1024;
+constexpr int32_t kMaxGpuOrdinal = 255;
 constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // one way; as a topology's links
 constexpr int64_t kMaxOrphanGraceNs = int64_t{30} * 24 * 3600 * 1'000'000'000;
 
@@ -58,8 +59,14 @@ const Schema<AgentConfig>& AgentConfigSchema() {
                           "Devices of this node; one worker process each.")
                      .Key("threads", From<int32_t>(1, kMaxThreads, Integer32Value()), &C::threads,
                           "Compute threads of each worker.")
-                     .Embed(DeviceSchema(), &C::device),
-                 "The devices of this node, all alike.")
+                     .Embed(DeviceSchema(), &C::device)
+                     .Key("ordinals", ListValue(From<int32_t>(0, kMaxGpuOrdinal, Integer32Value())), &C::gpu_ordinals,
+                          "Of kind cuda: the GPU of each device, by its number in nvidia-smi. Default: 0, 1, …")
+                     .Key("uuids", ListValue(StringValue()), &C::gpu_uuids,
+                          "The same by UUID, which stays when GPUs are added: like GPU-0a1b2c3d-….")
+                     .Key("share_gpus", BooleanValue(), &C::shares_gpus,
+                          "Take GPUs that ordinals or uuids name more than once: workers share them (rehearsal)."),
+                 "The devices of this node, all alike. Those of kind cuda are GPUs, one for each worker.")
           .Group("ucx",
                  Schema<C>()
                      .Key("tls", StringValue(), &C::ucx_tls, "UCX_TLS of the workers.")
@@ -87,6 +94,17 @@ const Schema<AgentConfig>& AgentConfigSchema() {
 
 std::string AgentConfig::WorkerMetricsAddressPath(int32_t device) const {
   return fmt::format("{}/worker-{}.metrics.address", state_dir, device);
+}
+
+std::string AgentConfig::GpuOf(int32_t number) const {
+  const auto index = static_cast<size_t>(number);
+  if (device.kind != kGpuDevice) {
+    return "";
+  }
+  if (index < gpu_uuids.size()) {
+    return gpu_uuids[index];
+  }
+  return std::to_string(index < gpu_ordinals.size() ? gpu_ordinals[index] : number);
 }
 
 std::string AgentConfig::PacerPath(std::string_view to_site) const {

@@ -7,7 +7,7 @@
 //   coordinator: 127.0.0.1:7070
 //   state_dir: /run/geopipe/east
 //   metrics: 127.0.0.1:9465         # Prometheus scrapes it; port 0: any free one; empty: neither agent nor workers
-//   devices: {count: 8, kind: cpu, memory: 2GiB, threads: 1}
+//   devices: {count: 8, kind: cpu, memory: 2GiB, threads: 1}   # or GPUs: {count: 2, kind: cuda, ordinals: [0, 3], …}
 //   ucx: {tls: tcp, net_devices: lo}
 //   network: {bandwidth: 400Gbps, latency: 5us, per: device}
 //   links:
@@ -60,6 +60,11 @@ struct AgentConfig {
   int32_t devices = 1;
   int32_t threads = 1;  // of each worker
   DeviceSpec device;
+  // GPUs of devices of kind cuda, one for each device; neither: device i is ordinal i.
+  std::vector<int32_t> gpu_ordinals;   // as nvidia-smi shows them
+  std::vector<std::string> gpu_uuids;  // like GPU-0a1b2c3d-…
+  bool shares_gpus = false;            // one may be named more than once
+  std::string gpu_library;             // tests: file of the GPU library; empty: beside the worker
   std::string ucx_tls = "tcp";         // passed to the workers as UCX_TLS
   std::string ucx_net_devices = "lo";  // and as UCX_NET_DEVICES
   bool ucx_allow_unprotected = false;  // other devices than lo
@@ -81,6 +86,8 @@ struct AgentConfig {
   // Files in which processes write the address they are scraped at.
   std::string MetricsAddressPath() const { return state_dir + "/metrics.address"; }
   std::string WorkerMetricsAddressPath(int32_t device) const;
+  // The GPU of device `number`, as CUDA_VISIBLE_DEVICES names it; empty: the devices are none.
+  std::string GpuOf(int32_t number) const;
   std::string PacerPath(std::string_view to_site) const;
   // Pacer file of the site's network: of one device, or (nullopt) of the node.
   std::string NetworkPacerPath(std::optional<int32_t> device) const;

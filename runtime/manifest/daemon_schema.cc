@@ -36,7 +36,7 @@ const Schema<DeviceSpec>& DeviceSchema() {
   using D = DeviceSpec;
   static const auto& schema = *new Schema<D>(
       Schema<D>()
-          .Key("kind", StringValue(), &D::kind, "Free text, for people.")
+          .Key("kind", StringValue(), &D::kind, "Free text; cpu: the host's processors, cuda: GPUs that an agent has.")
           .Key("memory", From<int64_t>(1, kMaxMemoryBytes, BytesValue()), &D::memory_bytes,
                "Capacity for the job, like 64GiB.", Need::kRequired)
           .Key("peak_flops",

@@ -128,6 +128,39 @@ TEST_CASE("mistakes in the configuration are named with their place") {
   CHECK_THAT(std::string(config.status().message()), Catch::Contains(message));
 }
 
+TEST_CASE("devices of kind cuda are GPUs, one for each") {
+  const auto with = [](const std::string& keys) {
+    std::string text(kFile);
+    const std::string kind = "kind: a100";
+    return Read(text.replace(text.find(kind), kind.size(), keys));
+  };
+  CHECK(with("kind: a100")->GpuOf(1).empty());
+  CHECK(with("kind: cuda")->GpuOf(1) == "1");
+  const auto by_ordinal = with("kind: cuda, ordinals: [3, 0]");
+  REQUIRE(by_ordinal.ok());
+  CHECK(by_ordinal->GpuOf(0) == "3");
+  CHECK(by_ordinal->GpuOf(1) == "0");
+  const auto by_uuid = with("kind: cuda, uuids: [GPU-0a-1b, MIG-2c]");
+  REQUIRE(by_uuid.ok());
+  CHECK(by_uuid->GpuOf(1) == "MIG-2c");
+  const auto shared = with("kind: cuda, ordinals: [0, 0], share_gpus: true");
+  REQUIRE(shared.ok());
+  CHECK(shared->GpuOf(1) == "0");
+
+  const auto [keys, message] = GENERATE(table<std::string, std::string>({
+      {"ordinals: [0, 1]", "devices.ordinals: names GPUs, and devices.kind is 'cpu'; set devices.kind: cuda, or leave"},
+      {"kind: cuda, ordinals: 0", "devices.ordinals: names 1 GPU, and devices.count is 2; name one for each device"},
+      {"kind: cuda, ordinals: [1, 1]", "devices.ordinals: names GPU 1 twice; give each device a GPU of its own, or"},
+      {"kind: cuda, uuids: [GPU-0a, GPU-0a]", "devices.uuids: names GPU GPU-0a twice"},
+      {"kind: cuda, uuids: [GPU-0a, 1]", "devices.uuids: [1] is '1'; write it as `nvidia-smi -L` does"},
+      {"kind: cuda, ordinals: [0, 1], uuids: [GPU-0a, GPU-0b]", "is given, and devices.ordinals too"},
+      {"kind: cuda, share_gpus: true", "devices.share_gpus: has no effect without devices.ordinals or devices.uuids"},
+      {"kind: cuda, ordinals: [0, 256]", "it must be from 0 to 255"},
+  }));
+  CAPTURE(keys);
+  CHECK_THAT(std::string(with(keys).status().message()), Catch::Contains(message));
+}
+
 TEST_CASE("a setting without a value and a missing file are errors") {
   CHECK_THAT(std::string(Read(std::string(kFile), {"site"}).status().message()), Catch::Contains("--set site"));
   CHECK(ReadAgentConfig("/nowhere/agent.yaml", {}).status().code() == absl::StatusCode::kNotFound);

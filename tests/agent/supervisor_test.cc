@@ -152,6 +152,27 @@ TEST_CASE("a worker's command line and environment") {
   CHECK(spec.stderr_path == "/state/logs/worker-1.log");
 }
 
+TEST_CASE("a worker of a GPU sees that one alone, and the library that its agent was told of") {
+  AgentConfig config = TestConfig();
+  config.gpu_library = "/tests/libgpu.so";
+  using Environment = std::vector<std::pair<std::string, std::string>>;
+  const auto gpu_of = [&](int32_t device) {
+    const Environment all = WorkerProcess(config, TestWorker(device, 77)).environment;
+    return Environment(all.begin() + 4, all.end());
+  };
+  CHECK(gpu_of(1).empty());
+  config.device.kind = "cuda";
+  CHECK(gpu_of(1) == Environment{{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES", "1"}});
+  config.gpu_ordinals = {3, 5};
+  CHECK(gpu_of(1) == Environment{{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES", "5"}});
+  config.gpu_ordinals.clear();
+  config.gpu_uuids = {"GPU-0a", "GPU-0b"};
+  CHECK(gpu_of(0) == Environment{{"CUDA_DEVICE_ORDER", "PCI_BUS_ID"}, {"CUDA_VISIBLE_DEVICES", "GPU-0a"}});
+  const std::vector<std::string> args = WorkerProcess(config, TestWorker(0, 77)).args;
+  CHECK(std::vector<std::string>(args.end() - 2, args.end()) ==
+        std::vector<std::string>{"--gpu-library", "/tests/libgpu.so"});
+}
+
 TEST_CASE("a worker that exits by itself: code, pid and last words, and no zombie") {
   Node node("echo threads $OMP_NUM_THREADS; echo cannot go on >&2; exit 3");
   Supervised supervised(node);
