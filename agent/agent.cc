@@ -9,6 +9,7 @@
 #include "agent/overloaded.h"
 #include "optimizer/base/quantities.h"
 #include "proto/wire/cluster_wire.h"
+#include "proto/wire/schedule_wire.h"
 
 namespace geopipe::agent {
 namespace {
@@ -47,6 +48,11 @@ v1::AgentHello Agent::Hello() const {
   if (config_.network.spec.given()) {
     *node.mutable_network() = ToProto(config_.network.spec);
     node.set_network_is_shaped(config_.network.shape);
+  }
+  for (const RefusedBackend& refused : options_.refused_backends) {
+    v1::RefusedBackend& told = *node.add_refused_backends();
+    told.set_backend(ToProto(refused.backend));
+    told.set_reason(refused.reason);
   }
   hello.set_version(options_.version);
   hello.set_host(options_.host);

@@ -21,11 +21,13 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "agent/config.h"
 #include "agent/coordinator_link.h"
 #include "agent/events.h"
 #include "agent/worker_fleet.h"
+#include "optimizer/model/capabilities.h"
 
 namespace geopipe::agent {
 
@@ -38,7 +40,8 @@ struct AgentOptions {
   int64_t pid = 0;
   uint64_t known_coordinator = 0;  // CoordinatorLinkOptions
   std::string incarnation_file = "the state folder";
-  WorkerFleetOptions fleet;  // its incarnation is this process's
+  WorkerFleetOptions fleet;                           // its incarnation is this process's
+  std::vector<RefusedBackend> refused_backends = {};  // AskBackends in agent/worker_backends.h
   // Grace that stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;
   // Limit on probes at once; each has UCX open and a thread.

@@ -13,6 +13,7 @@
 #include <system_error>
 #include <utility>
 
+#include "agent/worker_backends.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
 #include "runtime/base/ids.h"
@@ -26,6 +27,7 @@ namespace {
 constexpr size_t kInboxCapacity = 1024;
 constexpr int64_t kLongestWaitNs = 60'000'000'000;
 
+constexpr int64_t kAskBackendsNs = 20'000'000'000;  // opening many GPUs takes seconds
 absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir) {
   GP_RETURN_IF_ERROR(MakeFolder(state_dir));
   absl::StatusOr<UniqueFd> lock = LockFile(state_dir + "/agent.lock");
@@ -93,7 +95,8 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t know
                       .pid = getpid(),
                       .known_coordinator = known_coordinator,
                       .incarnation_file = config.CoordinatorIncarnationPath(),
-                      .fleet = {}}),
+                      .fleet = {},
+                      .refused_backends = AskBackends(config, kAskBackendsNs)}),
       registry_(MetricLabels{{"site", config.site}, {"node", config.node}}),
       metrics_(registry_, config_) {}
 

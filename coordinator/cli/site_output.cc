@@ -6,6 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "proto/wire/schedule_wire.h"
+
 namespace geopipe {
 namespace {
 
@@ -52,6 +54,17 @@ Json NetworkJson(const v1::NodeSpec& node, const v1::ListLinksResponse& links) {
   return nullptr;
 }
 
+// The reasons by backend.
+Json RefusedJson(const v1::NodeSpec& node) {
+  Json reasons = Json::object();
+  for (const v1::RefusedBackend& refused : node.refused_backends()) {
+    if (const absl::StatusOr<BackendKind> kind = FromProto(refused.backend()); kind.ok()) {
+      reasons[std::string(BackendKindName(*kind))] = refused.reason();
+    }
+  }
+  return reasons;
+}
+
 }  // namespace
 
 Table SiteTableOf(const v1::ListSitesResponse& sites, const v1::ListLinksResponse& links, bool wide) {
@@ -93,6 +106,7 @@ Json SitesToJson(const v1::ListSitesResponse& sites, const v1::ListLinksResponse
                       {"kind", node.spec().device().kind()},
                       {"memory_bytes", node.spec().device().memory_bytes()},
                       {"network", NetworkJson(node.spec(), links)},
+                      {"refused_backends", RefusedJson(node.spec())},
                       {"workers", node.workers_summary()},
                       {"version", node.version()},
                       {"last_heartbeat_age_s", Seconds(node.last_heartbeat_age_ns())}});

@@ -62,6 +62,10 @@ void Coordinator::On(Now now, ApplyJob& event) {
     ReplyError(event.call, std::move(status));
     return;
   }
+  if (absl::Status status = CheckBackend(event.job, event.run, Offers()); !status.ok()) {
+    ReplyError(event.call, std::move(status));
+    return;
+  }
   const std::string name = event.job.name;
   Job* existing = FindJob(name);
   if (existing != nullptr && !IsFinal(existing->state())) {

@@ -108,7 +108,8 @@ AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>
   std::vector<NodeOffer> offers = Offers(&job);
   AddMeasuredNetworks(job, offers);
   std::erase_if(offers, [&](const NodeOffer& offer) {
-    return without.contains(offer.key) || job.unfit.contains(offer.key) || offer.free.empty();
+    return without.contains(offer.key) || job.unfit.contains(offer.key) || offer.free.empty() ||
+           !CanRun(offer, job.options.backend);
   });
   if (offers.empty()) {
     return {.allocation = std::nullopt, .reason = "no other node is there"};
@@ -337,7 +338,8 @@ AllocationDecision Coordinator::Decide(const Job& job, const std::set<NodeKey>& 
   if (std::optional<std::string> awaited = AwaitedBy(job); awaited.has_value()) {
     return {.allocation = std::nullopt, .reason = *std::move(awaited)};
   }
-  std::erase_if(offers, [](const NodeOffer& offer) { return offer.free.empty(); });
+  std::erase_if(offers,
+                [&](const NodeOffer& offer) { return offer.free.empty() || !CanRun(offer, job.options.backend); });
   const JobSpec spec = WithSitesOf(job.spec, offers);
   AllocationDecision decision = DecideAllocation(spec, job.options, offers);
   if (decision.allocation.has_value() && job.needs_home) {

@@ -59,7 +59,6 @@ void NameSites(const GroupedNodes& groups, Plan& plan) {
 absl::Status CheckRunnable(const JobSpec& job, const RunOptions& run) {
   GP_RETURN_IF_ERROR(ValidateJob(job));
   GP_RETURN_IF_ERROR(CheckRun(job));
-  GP_RETURN_IF_ERROR(CheckBuilt(run.backend));
   GP_RETURN_IF_ERROR(CheckCapabilities(job, run.backend));
   if (run.resume && job.checkpoint.path.empty()) {
     return absl::InvalidArgumentError(

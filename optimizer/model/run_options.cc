@@ -3,17 +3,15 @@
 #include <absl/status/status.h>
 #include <fmt/format.h>
 
-#include <array>
-
 namespace geopipe {
 
 std::string_view BackendKindName(BackendKind kind) {
-  static constexpr std::array<std::string_view, 3> kNames{"cpu", "cuda", "modelled"};
+  static constexpr std::array<std::string_view, kBackendKinds.size()> kNames{"cpu", "cuda", "modelled"};
   return kNames[static_cast<size_t>(kind)];
 }
 
 absl::StatusOr<BackendKind> ParseBackendKind(std::string_view name) {
-  for (BackendKind kind : {BackendKind::kCpu, BackendKind::kCuda, BackendKind::kModelled}) {
+  for (BackendKind kind : kBackendKinds) {
     if (name == BackendKindName(kind)) {
       return kind;
     }

@@ -1,6 +1,7 @@
 // Options of one submission of a job: choices of the person at the command line that are not part of the job.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -12,6 +13,7 @@
 namespace geopipe {
 
 enum class BackendKind : uint8_t { kCpu, kCuda, kModelled };
+inline constexpr std::array kBackendKinds{BackendKind::kCpu, BackendKind::kCuda, BackendKind::kModelled};
 
 // "cpu", "cuda", "modelled".
 std::string_view BackendKindName(BackendKind kind);

@@ -1,9 +1,11 @@
 #include "proto/wire/cluster_wire.h"
 
+#include <set>
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/archive.h"
+#include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
 
@@ -38,6 +40,25 @@ absl::StatusOr<DeviceSpec> FromProto(const v1::DeviceSpec& message) { return wir
 v1::NetworkSpec ToProto(const NetworkSpec& network) { return wire::Write<v1::NetworkSpec>(network); }
 absl::StatusOr<NetworkSpec> FromProto(const v1::NetworkSpec& message) { return wire::Read<NetworkSpec>(message); }
 
+namespace {
+
+absl::Status CheckRefused(const google::protobuf::RepeatedPtrField<v1::RefusedBackend>& refused) {
+  std::set<int> kinds;
+  for (const v1::RefusedBackend& each : refused) {
+    GP_RETURN_IF_ERROR(FromProto(each.backend()).status());
+    if (!kinds.insert(each.backend()).second) {
+      return wire::FieldError("backend", v1::BackendKind_Name(each.backend()), "named once");
+    }
+    if (each.reason().empty()) {
+      return absl::InvalidArgumentError("reason is empty; say why the backend cannot be run");
+    }
+    GP_RETURN_IF_ERROR(wire::CheckText("reason", each.reason(), wire::kMaxTextBytes));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
 absl::Status ValidateMessage(const v1::NodeSpec& message) {
   GP_RETURN_IF_ERROR(wire::CheckSiteName("site", message.site()));
   GP_RETURN_IF_ERROR(wire::CheckSiteName("node", message.node()));
@@ -47,6 +68,7 @@ absl::Status ValidateMessage(const v1::NodeSpec& message) {
   } else if (message.network_is_shaped()) {
     return wire::FieldError("network_is_shaped", true, "false where there is no network");
   }
+  GP_RETURN_IF_ERROR(wire::Under("refused_backends", CheckRefused(message.refused_backends())));
   return wire::Under("device", FromProto(message.device()).status());
 }
 

@@ -18,7 +18,7 @@ v1::NetworkSpec ToProto(const NetworkSpec& network);
 absl::StatusOr<NetworkSpec> FromProto(const v1::NetworkSpec& message);
 
 // A node as its agent registers it: names given, at least one device, a valid DeviceSpec; NetworkSpec, where it has
-// one.
+// one; every refused backend is known, named once, and has a reason.
 absl::Status ValidateMessage(const v1::NodeSpec& message);
 // Latency from 0 to a minute, bandwidth at least one byte per second.
 absl::Status ValidateMessage(const v1::LinkDeclaration& message);

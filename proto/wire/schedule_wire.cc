@@ -55,6 +55,16 @@ absl::Status CheckRanks(const Plan& plan) {
 
 }  // namespace
 
+v1::BackendKind ToProto(BackendKind kind) { return static_cast<v1::BackendKind>(static_cast<int>(kind) + 1); }
+
+absl::StatusOr<BackendKind> FromProto(v1::BackendKind kind) {
+  if (kind == v1::BACKEND_KIND_UNSPECIFIED || !v1::BackendKind_IsValid(kind)) {
+    return absl::InvalidArgumentError(
+        fmt::format("backend is {}; this version knows no such value", static_cast<int>(kind)));
+  }
+  return static_cast<BackendKind>(static_cast<int>(kind) - 1);
+}
+
 template <class Archive>
 void Fields(Archive& archive, typename Archive::template Of<PipelineShape>& shape) {
   archive("devices", shape.devices);

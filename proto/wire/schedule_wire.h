@@ -14,12 +14,15 @@
 
 namespace geopipe {
 
+v1::BackendKind ToProto(BackendKind kind);
 v1::PipelineCosts ToProto(const PipelineCosts& costs);
 v1::Schedule ToProto(const Schedule& schedule);
 v1::Plan ToProto(const Plan& plan);
 v1::Prediction ToProto(const Prediction& prediction);
 v1::RunOptions ToProto(const RunOptions& run);
 
+// InvalidArgument when the kind is not set, or of a later version.
+absl::StatusOr<BackendKind> FromProto(v1::BackendKind kind);
 // A PipelineCosts that passes ValidateCosts.
 absl::StatusOr<PipelineCosts> FromProto(const v1::PipelineCosts& message);
 // Checks that the shape is valid and every cell is an action; Validate (optimizer/schedule/validate.h) says whether the

@@ -7,7 +7,6 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "optimizer/model/capabilities.h"
 #include "runtime/backend/cpu_backend.h"
 
 namespace geopipe {
@@ -38,8 +37,15 @@ absl::StatusOr<int> ThreadsFromEnvironment() {
   return threads;
 }
 
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind) {
-  GP_RETURN_IF_ERROR(CheckBuilt(kind));
+absl::Status CanOpen(BackendKind kind, int32_t /*ordinal*/, const std::string& /*gpu_library*/) {
+  if (kind == BackendKind::kCuda) {
+    return absl::UnimplementedError("cuda is not part of this build; use cpu or modelled");
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind, const std::string& gpu_library) {
+  GP_RETURN_IF_ERROR(CanOpen(kind, 0, gpu_library));
   return MakeHostDevice();
 }
 
@@ -48,7 +54,6 @@ std::string_view InstructionsOf(BackendKind kind) {
 }
 
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator) {
-  GP_RETURN_IF_ERROR(CheckBuilt(kind));
   GP_CHECK(kind == BackendKind::kCpu, "no kernels of the {} backend", BackendKindName(kind));
   return CpuBackend::Create(threads, allocator);
 }

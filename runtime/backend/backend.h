@@ -15,6 +15,7 @@
 #include <memory>
 #include <ranges>
 #include <string_view>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -254,13 +255,18 @@ class Backend {
   virtual absl::Status AdamW(const AdamWStep& step) = 0;
 };
 
-// The device that backends of the kind compute on; the processor for a kind that does not compute. InvalidArgument when
-// the kind is not built.
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind);
+// Tells whether workers of this host can run the kind on device `ordinal` of those that this process sees; processors
+// are one. `gpu_library`: file of the GPU library; empty: beside this program. Errors: Unimplemented when the kind is
+// not part of this build; one sentence, which ends with the remedy.
+absl::Status CanOpen(BackendKind kind, int32_t ordinal, const std::string& gpu_library);
+
+// The device that backends of the kind compute on: the first that this process sees, or the processor for a kind that
+// does not compute. Errors: CanOpen's.
+absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind, const std::string& gpu_library = "");
 
 // Opens a backend. `allocator`, of that device's memory, provides workspace and outlives the backend; `threads` of the
-// processor are the cpu backend's. Errors: InvalidArgument when the kind is not built, those of the backend's start.
-// REQUIRES: the kind computes.
+// processor are the cpu backend's. Errors: those of the backend's start. REQUIRES: the kind computes, and its device
+// was opened.
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator);
 
 // The processor's instructions that the kind's products run on here: where they differ, so may the last bits of results

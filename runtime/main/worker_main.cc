@@ -13,8 +13,11 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/capabilities.h"
+#include "runtime/backend/backend.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/grpc/process_limits.h"
@@ -66,6 +69,9 @@ struct Flags {
   std::optional<int64_t> probe_fd;
   std::string probe_pacer;
   bool probe_near = false;
+  bool backends = false;
+  int32_t gpus = 0;
+  std::string gpu_library;
   bool version = false;
 };
 
@@ -100,9 +106,13 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
   set.Add("probe-fd", &flags.probe_fd, "N", "Measures one link, as ordered over this socket, and exits.");
   set.Add("probe-near", &flags.probe_near, "The other end of that link is in the same site.");
   set.Add("probe-pacer", &flags.probe_pacer, "FILE", "Pacer of that link, where it is rehearsed.");
+  set.Add("backends", &flags.backends, "Prints the backends that workers of this host can run, and exits.");
+  set.Add("gpus", &flags.gpus, "N", "With --backends: the workers drive the first N GPUs that this process sees.");
+  set.AddPath("gpu-library", &flags.gpu_library, "FILE",
+              "Tests: the library that GPUs are reached through, in the place of the installed one.");
   set.Add("version", &flags.version, "Prints the version and exits.");
   GP_RETURN_IF_ERROR(set.Parse(argc - 1, argv + 1));
-  if (set.help_requested() || flags.version) {
+  if (set.help_requested() || flags.version || flags.backends) {
     return absl::OkStatus();
   }
   if (!flags.private_network.empty()) {
@@ -126,6 +136,22 @@ absl::Status ParseFlags(int argc, char** argv, FlagSet& set, Flags& flags) {
     return absl::InvalidArgumentError(fmt::format("--agent is {}; it must be unix:PATH", flags.agent));
   }
   return absl::OkStatus();
+}
+
+// The backends that workers of this host cannot run on one of the devices they are to drive.
+std::vector<RefusedBackend> RefusedHere(const Flags& flags) {
+  std::vector<RefusedBackend> refused;
+  for (const BackendKind kind : kBackendKinds) {
+    const int32_t devices = kind == BackendKind::kCuda ? flags.gpus : 1;
+    absl::Status opened;
+    for (int32_t device = 0; device < devices && opened.ok(); ++device) {
+      opened = CanOpen(kind, device, flags.gpu_library);
+    }
+    if (!opened.ok()) {
+      refused.push_back({kind, std::string(opened.message())});
+    }
+  }
+  return refused;
 }
 
 // Serves checkpoint files; null where that fails: training goes on, and others fetch the files elsewhere.
@@ -282,6 +308,10 @@ int Main(int argc, char** argv) {
   }
   if (flags.version) {
     PrintOut("geopipe-worker {}\n", Version());
+    return 0;
+  }
+  if (flags.backends) {
+    PrintOut("{}", WriteBackends(RefusedHere(flags)));
     return 0;
   }
   const absl::StatusOr<LogLevel> level = ParseLogLevel(flags.log_level);

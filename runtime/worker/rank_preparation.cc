@@ -18,7 +18,6 @@ namespace geopipe {
 namespace {
 
 absl::Status CheckRunnable(const RankPreparation& preparation) {
-  GP_RETURN_IF_ERROR(CheckBuilt(preparation.run.backend));
   GP_RETURN_IF_ERROR(CheckCapabilities(preparation.job, preparation.run.backend));
   if (preparation.plan.comm == CommMode::kRendezvous) {
     return absl::InvalidArgumentError("comm rendezvous can be simulated but not run; use nonblocking or blocking");

@@ -50,8 +50,8 @@ struct RankPreparation {
 };
 
 // Converts and checks that the parts fit each other: plan, schedule and costs of the same shape, a valid schedule, and
-// nothing that this worker cannot run (a backend that is not built, rendezvous). InvalidArgument and Unimplemented name
-// the key, its value and the remedy.
+// nothing that no worker can run (a backend without what the job needs, rendezvous). InvalidArgument names the key, its
+// value and the remedy.
 absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command);
 
 // Returns the other ranks of the plan at the rank's site.

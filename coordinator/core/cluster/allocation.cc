@@ -14,6 +14,7 @@
 #include "optimizer/model/groups/node_groups.h"
 #include "optimizer/plan/given_costs.h"
 #include "proto/wire/cluster_wire.h"
+#include "proto/wire/schedule_wire.h"
 
 namespace geopipe {
 namespace {
@@ -85,6 +86,12 @@ std::vector<std::vector<const NodeOffer*>> GroupsOf(const std::vector<const Node
   return groups;
 }
 
+// The reason why the node's workers cannot run the backend; nullptr: they can.
+const std::string* RefusalOf(const v1::NodeSpec& node, BackendKind backend) {
+  const auto refused = std::ranges::find(node.refused_backends(), ToProto(backend), &v1::RefusedBackend::backend);
+  return refused == node.refused_backends().end() ? nullptr : &refused->reason();
+}
+
 SiteOffer OfferOf(const JobSpec& job, const RunOptions& run, const std::vector<const NodeOffer*>& nodes) {
   SiteOffer site;
   const bool has_network = std::ranges::all_of(nodes, [](const NodeOffer* node) { return node->spec.has_network(); });
@@ -111,7 +118,9 @@ std::map<std::string, SiteOffer> SiteOffers(const JobSpec& job, const RunOptions
                                             std::span<const NodeOffer> offers) {
   std::map<std::string, std::vector<const NodeOffer*>> nodes;
   for (const NodeOffer& offer : offers) {
-    nodes[offer.key.site].push_back(&offer);
+    if (CanRun(offer, run.backend)) {
+      nodes[offer.key.site].push_back(&offer);
+    }
   }
   std::map<std::string, SiteOffer> by_site;
   for (const auto& [name, of_site] : nodes) {
@@ -179,7 +188,35 @@ std::vector<std::string> Allocation::site_names() const {
 
 int64_t Allocation::devices() const { return static_cast<int64_t>(workers().size()); }
 
+bool CanRun(const NodeOffer& node, BackendKind backend) { return RefusalOf(node.spec, backend) == nullptr; }
+
+absl::Status CheckBackend(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers) {
+  std::vector<std::string> sites = job.placement.sites;
+  if (sites.empty()) {
+    sites.emplace_back();  // any
+  }
+  for (const std::string& site : sites) {
+    const NodeOffer* first = nullptr;
+    bool runs = false;
+    for (const NodeOffer& offer : offers) {
+      if (site.empty() || offer.key.site == site) {
+        runs = runs || CanRun(offer, run.backend);
+        first = first == nullptr ? &offer : first;
+      }
+    }
+    if (!runs && first != nullptr) {
+      return absl::FailedPreconditionError(fmt::format(
+          "{} run backend {}: node {}: {}", site.empty() ? "no site can" : fmt::format("site {} cannot", site),
+          BackendKindName(run.backend), DisplayName(first->key), *RefusalOf(first->spec, run.backend)));
+    }
+  }
+  return absl::OkStatus();
+}
+
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers) {
+  if (const absl::Status able = CheckBackend(job, run, offers); !able.ok()) {
+    return {.allocation = std::nullopt, .reason = fmt::format("waiting: {}", std::string(able.message()))};
+  }
   const bool is_explicit = run.explicit_costs.has_value();
   const int64_t per_stage = DevicesPerStage(job, run, /*has_network=*/false).all;
   std::map<std::string, SiteOffer> by_site = SiteOffers(job, run, offers);

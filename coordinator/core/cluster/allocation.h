@@ -57,10 +57,17 @@ struct AllocationDecision {
   std::string reason;  // summary of the devices, or of what the job waits for: "waiting for site west: 0 of 1 devices"
 };
 
-// Gives the job free devices of its sites, as soon as they are enough: equally many of each node that is alike, and as
-// many as possible. Explicit costs say how many devices each site needs; otherwise each site needs one stage (tensor x
-// data devices: of one node, or, where the network between the site's nodes is known, tensor of one node), and all
-// together `pipeline` of them.
+// True when the workers of the node can run the backend.
+bool CanRun(const NodeOffer& node, BackendKind backend);
+
+// FailedPrecondition when a site that the job is to use, or where it names none the whole federation, has nodes and
+// none whose workers can run the job's backend: names site, node and the reason.
+absl::Status CheckBackend(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
+
+// Gives the job free devices of its sites, as soon as they are enough: of nodes that can run its backend, equally many
+// of each node that is alike, and as many as possible. Explicit costs say how many devices each site needs; otherwise
+// each site needs one stage (tensor x data devices: of one node, or, where the network between the site's nodes is
+// known, tensor of one node), and all together `pipeline` of them.
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
 
 // The nodes of each site, or of each group of its nodes that are alike (ClusterSpec), as the planner calls them:

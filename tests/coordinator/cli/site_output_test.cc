@@ -15,6 +15,9 @@ v1::NodeStatus& AddNode(v1::SiteStatus& site, const std::string& name) {
   node.set_connected(true);
   node.set_version("1.2.3");
   node.set_last_heartbeat_age_ns(500'000'000);
+  v1::RefusedBackend& refused = *node.mutable_spec()->add_refused_backends();
+  refused.set_backend(v1::BACKEND_KIND_CUDA);
+  refused.set_reason("no library");
   return node;
 }
 
@@ -89,6 +92,7 @@ TEST_CASE("sites as JSON hold the same in base units") {
   CHECK(json[2]["network"] == json[1]["network"]);
   CHECK(json[3]["network"].is_null());
   CHECK(json[2]["workers"] == "8 running: tiny");
+  CHECK(json[2]["refused_backends"] == Json({{"cuda", "no library"}}));
   CHECK(json[3]["drained"] == true);
 }
 

@@ -402,6 +402,11 @@ SessionId Federation::Register(const std::string& name, uint64_t incarnation, co
     *hello.mutable_node()->mutable_network() = *network;
     hello.mutable_node()->set_network_is_shaped(true);
   }
+  if (!no_cuda.empty()) {
+    v1::RefusedBackend& refused = *hello.mutable_node()->add_refused_backends();
+    refused.set_backend(v1::BACKEND_KIND_CUDA);
+    refused.set_reason(no_cuda);
+  }
   for (const std::string& to : sites) {
     if (NodeNamed(to).site != site) {
       v1::LinkDeclaration& link = *hello.add_links();

@@ -136,6 +136,31 @@ TEST_CASE("a site that is back is used from the next checkpoint on") {
   CHECK(f.broken == "");
 }
 
+TEST_CASE("a site that is back, but cannot run the job's backend any more, is as if it were gone") {
+  Federation f = Made();
+  f.run.backend = BackendKind::kCuda;
+  RunSaved(f);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  Begin(f);
+  f.IterateAll(1);
+  f.IterateAll(2);
+  const std::vector<std::string> left = f.sites;
+  f.no_cuda = "no library; install it";
+  f.Register("east", 2);
+  f.sites = left;
+  f.RunFor(40 * kSecond);
+  Save(f, 2, 3);
+  CopyAll(f, 2, 3);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 0);
+  Lose(f, "west", 2, 3);
+  f.RunFor(16 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);  // at north alone
+  CHECK_THAT(f.CauseOf("tiny"), Catch::Contains("1 devices at north are free"));
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("a job that has done all its iterations when it loses a site is completed at the others") {
   Federation f = Made();
   f.job.training.iterations = 3;

@@ -2,6 +2,7 @@
 
 #include <catch2/catch.hpp>
 #include <string>
+#include <vector>
 
 namespace geopipe {
 namespace {
@@ -11,12 +12,26 @@ std::string Refusal(const JobSpec& job, BackendKind backend) {
 }
 
 TEST_CASE("the table has one row per backend, in the order of the kinds") {
-  for (const BackendKind kind : {BackendKind::kCpu, BackendKind::kCuda, BackendKind::kModelled}) {
+  for (const BackendKind kind : kBackendKinds) {
     CHECK(CapabilitiesOf(kind).backend == kind);
-    CHECK(CheckBuilt(kind).ok() == CapabilitiesOf(kind).built);
   }
-  CHECK(CheckBuilt(BackendKind::kCuda).message() ==
-        "backend is cuda, which is not part of this build; use cpu or modelled");
+}
+
+TEST_CASE("a worker's answer names the backends of its host, and why it has not the others") {
+  const std::vector<RefusedBackend> refused{{BackendKind::kCuda, "no library: install it"}};
+  CHECK(WriteBackends(refused) == "cpu\ncuda: no library: install it\nmodelled\n");
+  CHECK(ParseBackends(WriteBackends(refused)).value() == refused);
+  CHECK(ParseBackends(WriteBackends({})).value().empty());
+  CHECK(WriteBackends(std::vector<RefusedBackend>{{BackendKind::kCuda, "two\nlines"}}) ==
+        "cpu\ncuda: two lines\nmodelled\n");
+
+  const auto [text, message] = GENERATE(table<std::string, std::string>({
+      {"", "backend cpu is not told of"},
+      {"cpu\ncuda: no library", "backend modelled is not told of"},
+      {"cpu\ncuda\ncuda: no library\nmodelled\n", "backend cuda is told of twice"},
+      {"cpu\ntpu\n", "unknown backend 'tpu': use cpu, cuda or modelled"},
+  }));
+  CHECK(ParseBackends(text).status().message() == message);
 }
 
 TEST_CASE("what a backend cannot do is refused with key, value and remedy") {

@@ -75,6 +75,21 @@ TEST_CASE("What was found of the data has no more checksums than the data has ch
   CHECK(ErrorOf(report) == "data_check.checksums has 4097 entries; at most 4096 are taken");
 }
 
+TEST_CASE("A node's refused backends are known, each once, and have a reason") {
+  v1::ConnectRequest request = Hello();
+  v1::NodeSpec& node = *request.mutable_hello()->mutable_node();
+  v1::RefusedBackend& refused = *node.add_refused_backends();
+  CHECK(ErrorOf(request) == "hello.node.refused_backends.backend is 0; this version knows no such value");
+  refused.set_backend(v1::BACKEND_KIND_CUDA);
+  CHECK(ErrorOf(request) == "hello.node.refused_backends.reason is empty; say why the backend cannot be run");
+  refused.set_reason(std::string(65'537, 'x'));
+  CHECK(ErrorOf(request) == "hello.node.refused_backends.reason has 65537 bytes; at most 65536 are taken");
+  refused.set_reason("no library");
+  CHECK(ErrorOf(request).empty());
+  *node.add_refused_backends() = refused;
+  CHECK(ErrorOf(request) == "hello.node.refused_backends.backend is BACKEND_KIND_CUDA; it must be named once");
+}
+
 TEST_CASE("A worker's report is checked in all its parts") {
   v1::AttachRequest request;
   *request.mutable_worker() = Worker();
