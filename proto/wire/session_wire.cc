@@ -7,6 +7,7 @@
 #include "proto/wire/checkpoint_wire.h"
 #include "proto/wire/cluster_wire.h"
 #include "proto/wire/fields.h"
+#include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 
 namespace geopipe {
@@ -246,6 +247,7 @@ absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
   if (message.skip_compute()) {
     return absl::OkStatus();
   }
+  GP_RETURN_IF_ERROR(FromProto(message.backend()).status());
   GP_RETURN_IF_ERROR(CheckRange("micro_batch_size", message.micro_batch_size(), 1, kMaxSize));
   return CheckRange("sequence_length", message.sequence_length(), 1, kMaxSize);
 }

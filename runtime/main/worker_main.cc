@@ -266,7 +266,8 @@ std::unique_ptr<KeptStates> OpenKeptMemory(const Flags& flags) {
           .open_profile = open_profile,
           .extend_job = RehearseJob,
           .file_server = files.get(),
-          .pace_exchange = RehearseExchange},
+          .pace_exchange = RehearseExchange,
+          .gpu_library = flags.gpu_library},
       OpenKeptMemory(flags));
   worker = core.get();
   registry.OnScrape([&] { metrics.Refresh(core->usage()); });

@@ -166,7 +166,7 @@ RankMemory RankJob::memory_peaks() const {
 absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,
                                                           const OpenTransport& open_transport, const ExtendJob& extend,
                                                           KeptStates* kept, const StopEvent& stop) {
-  GP_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(preparation.run.backend));
+  GP_ASSIGN_OR_RETURN(std::unique_ptr<Device> device, OpenDevice(preparation.run.backend, preparation.gpu_library));
   std::unique_ptr<RankJob> job(new RankJob(std::move(preparation), std::move(device), clock, kept));
   if (extend) {
     job->extension_ = extend(job->preparation_, job->allocator_, job->clock_);

@@ -10,6 +10,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/capabilities.h"
+#include "proto/wire/schedule_wire.h"
 #include "proto/wire/telemetry_wire.h"
 #include "runtime/backend/backend.h"
 #include "runtime/base/log.h"
@@ -158,14 +159,14 @@ absl::StatusOr<v1::ProfileReport> Trainer::Profile(const v1::ProfileCommand& com
 absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& command) {
   GP_ASSIGN_OR_RETURN(const JobSpec job, ParseManifest(command.manifest()));
   LogInfo("profiling micro-batch size {}, sequence length {}", command.micro_batch_size(), command.sequence_length());
-  constexpr BackendKind kBackend = BackendKind::kCpu;  // the only one that computes so far
-  GP_RETURN_IF_ERROR(CheckCapabilities(job, kBackend));
+  GP_ASSIGN_OR_RETURN(const BackendKind kind, FromProto(command.backend()));
+  GP_RETURN_IF_ERROR(CheckCapabilities(job, kind));
   GP_ASSIGN_OR_RETURN(const int threads, ThreadsFromEnvironment());
-  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenDevice(kBackend));
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Device> device, OpenDevice(kind, hooks_.gpu_library));
   Allocator allocator(
       command.memory_limit_bytes() > 0 ? command.memory_limit_bytes() : std::numeric_limits<int64_t>::max() / 2,
       *device);
-  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(kBackend, threads, allocator));
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<Backend> backend, OpenBackend(kind, threads, allocator));
   StageProfilerOptions options;
   options.model = job.model;
   options.micro_batch_size = command.micro_batch_size();
@@ -185,6 +186,7 @@ absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& c
 
 absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::PrepareCommand& command) {
   GP_ASSIGN_OR_RETURN(RankPreparation preparation, DecodePreparation(epoch, command));
+  preparation.gpu_library = hooks_.gpu_library;
   JoinExchange(preparation);  // first: others may wait for files of this node before they are prepared
   if (job_ != nullptr && job_->Serves(preparation) && job_->holds_state() && job_->state() == preparation.state()) {
     GP_RETURN_IF_ERROR(job_->NextEpoch(std::move(preparation), hooks_.open_transport));

@@ -36,7 +36,8 @@ WorkerCore::WorkerCore(WorkerIdentity identity, WorkerControlOptions options, Cl
                 .open_profile = hooks_.open_profile,
                 .extend_job = hooks_.extend_job,
                 .file_server = hooks_.file_server,
-                .pace_exchange = hooks_.pace_exchange},
+                .pace_exchange = hooks_.pace_exchange,
+                .gpu_library = hooks_.gpu_library},
                std::move(kept)) {}
 
 WorkerCore::~WorkerCore() {

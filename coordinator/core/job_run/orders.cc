@@ -24,7 +24,7 @@ NodeMessage JobRun::Start(const WorkerKey& worker) const {
 
 v1::WorkerCommand JobRun::ProfileOrder(const WorkerKey& worker) const {
   v1::WorkerCommand command;
-  *command.mutable_profile() = ProfileMessage(job_, rounds_.round(), rounds_.candidate());
+  *command.mutable_profile() = ProfileMessage(job_, run_.backend, rounds_.round(), rounds_.candidate());
   if (rounds_.round() == 0) {
     command.mutable_profile()->set_checkpoint_path(job_.checkpoint.path);
   }

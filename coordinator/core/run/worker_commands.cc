@@ -26,13 +26,15 @@ v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const 
   return message;
 }
 
-v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const ProfileCandidate& candidate) {
+v1::ProfileCommand ProfileMessage(const JobSpec& job, BackendKind backend, int32_t round,
+                                  const ProfileCandidate& candidate) {
   v1::ProfileCommand message;
   message.set_round(round);
   message.set_manifest(WriteManifest(job));
   message.set_micro_batch_size(candidate.micro_batch_size);
   message.set_sequence_length(candidate.sequence_length);
   message.set_skip_compute(candidate.skip_compute);
+  message.set_backend(ToProto(backend));
   message.set_message_bytes(candidate.message_bytes);
   return message;
 }

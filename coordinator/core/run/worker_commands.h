@@ -18,7 +18,8 @@ v1::ConnectResponse StartMessage(const std::string& job, uint64_t incarnation, c
 // Stops the job's workers on these devices (empty: all) of this incarnation (0: any).
 v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const std::string& reason,
                                 const std::vector<int32_t>& devices = {}, uint64_t incarnation = 0);
-v1::ProfileCommand ProfileMessage(const JobSpec& job, int32_t round, const ProfileCandidate& candidate);
+v1::ProfileCommand ProfileMessage(const JobSpec& job, BackendKind backend, int32_t round,
+                                  const ProfileCandidate& candidate);
 
 // Returns the part of the command that is the same for all ranks; the caller fills in rank, memory limit and link
 // shapes. The costs travel once, as the plan's, so run.explicit_costs is left out. `threads` is 1: the agent knows how

@@ -113,6 +113,8 @@ TEST_CASE("A profiling round may be of messages alone") {
   v1::AttachResponse response;
   v1::ProfileCommand& profile = *response.mutable_command()->mutable_profile();
   profile.set_message_bytes(1024);
+  CHECK(ErrorOf(response).starts_with("command.profile.backend is 0; this version knows no such value"));
+  profile.set_backend(v1::BACKEND_KIND_CUDA);
   CHECK(ErrorOf(response).starts_with("command.profile.micro_batch_size is 0"));
   profile.set_skip_compute(true);
   CHECK(ErrorOf(response).empty());

@@ -214,6 +214,7 @@ TEST_CASE("a profile is measured and reported") {
   profile.set_round(3);
   profile.set_micro_batch_size(1);
   profile.set_sequence_length(8);
+  profile.set_backend(v1::BACKEND_KIND_CPU);
   cluster.Command(0, command);
   const v1::WorkerReport report =
       cluster.Await(0, [](const v1::WorkerReport& r) { return r.has_profile() || r.has_failure(); });
@@ -222,6 +223,17 @@ TEST_CASE("a profile is measured and reported") {
   CHECK(report.profile().round() == 3);
   CHECK(report.profile().entry().site() == "site0");
   CHECK(report.profile().entry().block().forward_ns() > 0);
+}
+
+TEST_CASE("a profile is one of the job's backend") {
+  FakeCluster cluster(1);
+  v1::WorkerCommand command;
+  command.mutable_profile()->set_manifest(WriteManifest(SmallJob("/nowhere")));
+  command.mutable_profile()->set_micro_batch_size(1);
+  command.mutable_profile()->set_sequence_length(8);
+  command.mutable_profile()->set_backend(v1::BACKEND_KIND_CUDA);
+  cluster.Command(0, command);
+  CHECK(cluster.Await(0, IsFailure).failure().message() == "cuda is not part of this build; use cpu or modelled");
 }
 
 TEST_CASE("what cannot be prepared is one failure with a clear sentence, and the worker is over") {
