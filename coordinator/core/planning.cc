@@ -23,6 +23,26 @@ constexpr double kHostBandwidthBytesPerS = 2e9;
 // on four ranks at once (collective_bench).
 constexpr double kHostCopyBytesPerS = 5e9;
 
+// Makes the device what the backend makes of it: the host's processors, whatever its kind, a GPU, or what its agent
+// declares.
+void SetComputing(BackendKind backend, DeviceSpec& device) {
+  if (backend == BackendKind::kCuda) {
+    FillDeviceDefaults(device);
+  }
+  if (backend != BackendKind::kCpu) {
+    return;
+  }
+  device.attention.reset();
+  device.roofline = Roofline::kBlock;
+  device.reserve_bytes = 0;
+  if (device.intra_node_bandwidth_bytes_per_s <= 0) {
+    device.intra_node_bandwidth_bytes_per_s = kHostBandwidthBytesPerS;
+  }
+  if (device.host_bandwidth_bytes_per_s <= 0) {
+    device.host_bandwidth_bytes_per_s = kHostCopyBytesPerS;
+  }
+}
+
 // Explicit costs are of one device per pipeline rank.
 absl::Status CheckOneRankPerStage(const ParallelismSpec& parallelism) {
   for (const auto& [key, degree] : {std::pair("tensor", parallelism.tensor), std::pair("data", parallelism.data)}) {
@@ -119,25 +139,15 @@ absl::StatusOr<PlanResult> PlanJob(const PlanningInput& input, std::function<boo
       request.job.training.grad_clip.reset();  // the costs say all, and no norm is exchanged
     }
   }
-  if (CapabilitiesOf(input.run.backend).computes) {
-    for (SiteSpec& site : request.cluster.sites) {  // whatever their kind, the host's processors compute
-      site.device.attention.reset();
-      site.device.roofline = Roofline::kBlock;
-      site.device.reserve_bytes = 0;
-      if (site.device.intra_node_bandwidth_bytes_per_s <= 0) {
-        site.device.intra_node_bandwidth_bytes_per_s = kHostBandwidthBytesPerS;
-      }
-      if (site.device.host_bandwidth_bytes_per_s <= 0) {
-        site.device.host_bandwidth_bytes_per_s = kHostCopyBytesPerS;
-      }
-    }
-    if (request.profile.has_value()) {
-      request.profile->tensor = 1;  // workers measure whole layers
-    }
+  for (SiteSpec& site : request.cluster.sites) {
+    SetComputing(input.run.backend, site.device);
+  }
+  if (CapabilitiesOf(input.run.backend).computes && request.profile.has_value()) {
+    request.profile->tensor = 1;  // workers measure whole layers
   }
   const bool is_paced_by_figures = input.run.pace && !input.run.explicit_costs.has_value() &&
                                    input.profile.has_value() && input.profile->entries.empty();
-  if (CapabilitiesOf(input.run.backend).computes && !is_paced_by_figures) {
+  if (input.run.backend == BackendKind::kCpu && !is_paced_by_figures) {
     // The planner does not choose degrees from processors' figures (docs/plans.md): a profile is taken while every
     // device computes, and nobody has measured what a collective takes among ranks that share a host.
     request.job.parallelism.tensor = std::max<int64_t>(1, request.job.parallelism.tensor);

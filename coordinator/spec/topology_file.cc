@@ -25,12 +25,6 @@ constexpr std::string_view kPresetKey = "preset";
 constexpr std::string_view kDeviceKey = "device";
 constexpr std::string_view kGroupsKey = "node_groups";
 
-// Reserve of a device that computes on its own, where its file gives none. Context, kernels and workspaces of libraries
-// take about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave some percent
-// unused.
-constexpr int64_t kReserveBytes = int64_t{2} << 30;
-constexpr int64_t kReservePart = 32;
-
 // Nodes that are alike.
 struct Nodes {
   int64_t count = 1;
@@ -275,16 +269,6 @@ absl::StatusOr<ClusterSpec> ClusterOf(const YamlDocument& document, const Topolo
 }
 
 }  // namespace
-
-void FillDeviceDefaults(DeviceSpec& device) {
-  if (device.kind == kHostDevice) {
-    return;
-  }
-  device.attention = device.attention.value_or(Attention::kBlocked);
-  device.roofline = device.roofline.value_or(Roofline::kOperation);
-  device.reserve_bytes = device.reserve_bytes.value_or(
-      std::min(kReserveBytes + device.memory_bytes / kReservePart, device.memory_bytes / 2));
-}
 
 absl::StatusOr<DeviceSpec> ParseDevice(std::string_view text, std::string_view source) {
   GP_ASSIGN_OR_RETURN(YamlDocument document, ParseYaml(text, source));

@@ -27,9 +27,6 @@ absl::StatusOr<ClusterSpec> ParseTopologyFile(std::string_view text, std::string
 // file.
 absl::StatusOr<DeviceSpec> ParseDevice(std::string_view text, std::string_view source);
 
-// Puts what the file leaves to the kind of a device (attention, roofline, reserve) in the place of what is not given.
-void FillDeviceDefaults(DeviceSpec& device);
-
 // The reference of every key.
 FileReference ExplainTopology();
 

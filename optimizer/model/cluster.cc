@@ -17,6 +17,10 @@ namespace {
 
 constexpr int64_t kMaxNodes = 1 << 20;
 constexpr int64_t kMaxDevicesPerNode = 1024;
+// Reserve of a device that computes on its own, where none is given. Context, kernels and workspaces of libraries take
+// about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave some percent unused.
+constexpr int64_t kReserveBytes = int64_t{2} << 30;
+constexpr int64_t kReservePart = 32;
 constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // a link slower than a minute one way is a mistake in the file
 
 absl::Status CheckFigure(std::string_view site, std::string_view key, double value) {
@@ -122,6 +126,16 @@ absl::Status SiteNameError(std::string_view name) {
   std::ranges::replace_if(
       shown, [](char c) { return static_cast<unsigned char>(c) < 0x20; }, '?');
   return absl::InvalidArgumentError(fmt::format("name is \"{}\"; it must be {}", shown, kSiteNameRule));
+}
+
+void FillDeviceDefaults(DeviceSpec& device) {
+  if (device.kind == kHostDevice) {
+    return;
+  }
+  device.attention = device.attention.value_or(Attention::kBlocked);
+  device.roofline = device.roofline.value_or(Roofline::kOperation);
+  device.reserve_bytes = device.reserve_bytes.value_or(
+      std::min(kReserveBytes + device.memory_bytes / kReservePart, device.memory_bytes / 2));
 }
 
 std::string_view SiteOfGroup(std::string_view name) { return name.substr(0, name.find('/')); }

@@ -53,6 +53,10 @@ struct DeviceSpec {
 // The fabric between the nodes of a site, full duplex.
 struct NetworkSpec {
   enum class Per : uint8_t { kDevice, kNode };
+// Puts what is left to the kind of a device (attention, roofline, reserve) in the place of what is not given: nothing
+// for one that computes on the host's processors.
+void FillDeviceDefaults(DeviceSpec& device);
+
 
   double bandwidth_bytes_per_s = 0;  // of each device or node, per direction; 0: not given
   int64_t latency_ns = 0;            // one way

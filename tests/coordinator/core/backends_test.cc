@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "coordinator/core/cluster/allocation.h"
+#include "coordinator/core/planning.h"
 #include "tests/coordinator/core/federation.h"
 
 namespace geopipe {
@@ -74,6 +75,74 @@ TEST_CASE("only nodes whose workers can run the backend give devices") {
   CHECK(DecideAllocation(Federation::TinyJob({"east", "west"}), cuda, offers).reason == "waiting: " + refusal);
   CHECK(CheckBackend(Federation::TinyJob({}), cuda, std::span(offers).last(2)).message() ==
         "no site can run backend cuda: node west/a: no library");
+}
+
+// Two sites of two GPUs that say what they can do, with nothing measured.
+PlanningInput GpuInput() {
+  PlanningInput input{.job = Federation::TinyJob({"north", "east"}), .run = {}, .cluster = {}};
+  input.job.search.micro_batch_size = {1};
+  input.job.search.schedule = ScheduleKind::kGeoPipe;
+  input.job.parallelism.tensor = 0;
+  input.job.parallelism.data = 0;
+  input.run.backend = BackendKind::kCuda;
+  for (const char* name : {"north", "east"}) {
+    input.cluster.sites.push_back({.name = name,
+                                   .devices_per_node = 2,
+                                   .device = {.kind = "cuda",
+                                              .memory_bytes = int64_t{64} << 30,
+                                              .peak_flops = 1e9,
+                                              .memory_bandwidth_bytes_per_s = 1e9,
+                                              .intra_node_bandwidth_bytes_per_s = 1e12,
+                                              .efficiency = 0.5}});
+  }
+  input.cluster.links = {{.site_a = "north", .site_b = "east", .latency_ns = 1'000'000, .bandwidth_bytes_per_s = 1e9}};
+  return input;
+}
+
+TEST_CASE("GPUs are planned by their own figures: a reserve, operation by operation, degrees searched") {
+  PlanningInput input = GpuInput();
+  const PlanResult gpus = *PlanJob(input, {});
+  CHECK(gpus.plan.pipeline_ranks[0].capacity_bytes == int64_t{60} << 30);  // less 2 GiB and 1/32
+  input.cluster.links[0].latency_ns = 200'000'000;                         // a short pipeline is best
+  const PlanResult close = *PlanJob(input, {});
+  CHECK(close.plan.grid.tensor * close.plan.grid.data > 1);
+
+  input = GpuInput();
+  input.job.parallelism.tensor = input.job.parallelism.data = 1;
+  const PlanResult by_default = *PlanJob(input, {});
+  for (SiteSpec& site : input.cluster.sites) {
+    site.device.roofline = Roofline::kOperation;
+  }
+  CHECK(PlanJob(input, {})->prediction.iteration_ns == by_default.prediction.iteration_ns);
+  for (SiteSpec& site : input.cluster.sites) {
+    site.device.roofline = Roofline::kBlock;
+    site.device.reserve_bytes = 0;
+  }
+  const PlanResult by_block = *PlanJob(input, {});
+  CHECK(by_block.prediction.iteration_ns != by_default.prediction.iteration_ns);
+  CHECK(by_block.plan.pipeline_ranks[0].capacity_bytes == int64_t{64} << 30);
+
+  // Processors in their place compute as processors do, whatever the figures say.
+  input.run.backend = BackendKind::kCpu;
+  const PlanResult processors = *PlanJob(input, {});
+  for (SiteSpec& site : input.cluster.sites) {
+    site.device.roofline = Roofline::kOperation;
+    site.device.reserve_bytes = int64_t{4} << 30;
+    site.device.attention = Attention::kDense;
+  }
+  const PlanResult others = *PlanJob(input, {});
+  CHECK(others.prediction.iteration_ns == processors.prediction.iteration_ns);
+  CHECK(others.plan.pipeline_ranks == processors.plan.pipeline_ranks);
+}
+
+TEST_CASE("the attention of GPUs is the one that they declare") {
+  PlanningInput input = GpuInput();
+  input.job.parallelism.tensor = input.job.parallelism.data = 1;
+  const int64_t blocked_bytes = PlanJob(input, {})->plan.pipeline_ranks[0].peak_bytes;
+  for (SiteSpec& site : input.cluster.sites) {
+    site.device.attention = Attention::kDense;
+  }
+  CHECK(PlanJob(input, {})->plan.pipeline_ranks[0].peak_bytes != blocked_bytes);
 }
 
 }  // namespace
