@@ -199,7 +199,8 @@ void SetPlanned(Job& job, const PlanResult& plan) {
   job.detail.clear_planned_memory();
   job.detail.clear_measured_memory();
   if (CapabilitiesOf(job.options.backend).computes) {
-    for (const RankMemory& planned : MemoryOfRanks(job.spec, plan.plan, plan.schedule)) {
+    const JobSpec spec = JobOnBackend(job.spec, job.options.backend);
+    for (const RankMemory& planned : MemoryOfRanks(spec, plan.plan, plan.schedule)) {
       *job.detail.add_planned_memory() = ToProto(planned);
     }
   }

@@ -32,6 +32,7 @@ void SetComputing(BackendKind backend, DeviceSpec& device) {
   if (backend != BackendKind::kCpu) {
     return;
   }
+  device.on_processors = true;
   device.attention.reset();
   device.roofline = Roofline::kBlock;
   device.reserve_bytes = 0;

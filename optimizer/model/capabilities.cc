@@ -14,7 +14,7 @@ namespace {
 // Rows in the order of BackendKind.
 constexpr std::array<Capabilities, kBackendKinds.size()> kTable{{
     {.backend = BackendKind::kCpu, .computes = true},
-    {.backend = BackendKind::kCuda, .computes = true},
+    {.backend = BackendKind::kCuda, .computes = true, .own_memory = true},
     {.backend = BackendKind::kModelled},
 }};
 
@@ -29,6 +29,11 @@ absl::Status CheckCapabilities(const JobSpec& job, BackendKind backend) {
   return absl::InvalidArgumentError(
       fmt::format("checkpoint.path is {}; the {} backend computes nothing that could be kept: leave it out",
                   job.checkpoint.path, BackendKindName(backend)));
+}
+
+JobSpec JobOnBackend(JobSpec job, BackendKind backend) {
+  job.keeps_states_in_host = CapabilitiesOf(backend).own_memory;
+  return job;
 }
 
 std::string WriteBackends(std::span<const RefusedBackend> refused) {

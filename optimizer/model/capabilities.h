@@ -17,13 +17,18 @@ namespace geopipe {
 
 struct Capabilities {
   BackendKind backend = BackendKind::kCpu;
-  bool computes = false;  // real numbers; else it takes the modelled time
+  bool computes = false;    // real numbers; else it takes the modelled time
+  bool own_memory = false;  // its devices have one beside the host's
 };
 
 const Capabilities& CapabilitiesOf(BackendKind backend);
 
 // InvalidArgument when the backend cannot run the job: begins with the key and its value, ends with the remedy.
 absl::Status CheckCapabilities(const JobSpec& job, BackendKind backend);
+
+// The job as its ranks account it on the backend's devices, which the cluster that it was planned for says too
+// (JobOnCluster in optimizer/model/plan/plan_costs.h).
+JobSpec JobOnBackend(JobSpec job, BackendKind backend);
 
 // A backend that the workers of a host cannot run.
 struct RefusedBackend {

@@ -44,7 +44,10 @@ struct DeviceSpec {
   std::optional<Roofline> roofline = {};    // not given: block
   // Part of the memory that no plan may use: driver, kernels, communication library, fragmentation. Not given: none.
   std::optional<int64_t> reserve_bytes = {};
+  bool on_processors = false;  // the host's compute in its place, whatever its kind
 
+  // False where the device has a memory of its own beside the host's.
+  bool is_in_host_memory() const { return on_processors || kind == kHostDevice; }
   int64_t usable_bytes() const { return memory_bytes - reserve_bytes.value_or(0); }
 
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;

@@ -223,7 +223,8 @@ StageMemory BucketStates(BucketKind kind, int64_t elements, const ExecutionConfi
   memory.gradient_bytes = accumulators * kGradientBytes * share.gradients;
   (config.offloads_optimizer && CanBeOffloaded(kind) ? memory.host_bytes : memory.optimizer_bytes) =
       StateVectors(kind, config.precision) * kFp32Bytes * share.states;
-  memory.recovery_bytes = config.keeps_states ? kKeptStates * kStateBytes * share.states : 0;
+  (config.keeps_in_host ? memory.host_bytes : memory.recovery_bytes) +=
+      config.keeps_states ? kKeptStates * kStateBytes * share.states : 0;
   return memory;
 }
 

@@ -72,9 +72,11 @@ struct StageMemory {
   int64_t weight_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
-  // Optimizer states that are offloaded, all but those of norms: in the host's memory, and not in static_bytes.
+  // Bytes in the host's memory, and not in static_bytes: optimizer states that are offloaded, all but those of norms,
+  // and states that are kept for recovery where keeps_in_host.
   int64_t host_bytes = 0;
-  // With keeps_states: two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has.
+  // Two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has: with keeps_states, where
+  // they take the device's memory.
   int64_t recovery_bytes = 0;
   // Workspace held all the time: RoPE's tables s*d (d: head size), sums of attention's backward, blocked max(n*q/t,
   // 2*s*d) + n*a/t, dense 2*s*d + min(64, s)*s (all fp32), token ids n of 4 bytes on a stage with one end of the model,

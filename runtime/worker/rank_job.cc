@@ -343,7 +343,8 @@ absl::Status RankJob::TakeMemoryForStates() {
       bytes += kBytesPerParameter * parameter.piece.count;
     }
   }
-  GP_ASSIGN_OR_RETURN(kept_room_, allocator_.staging().Reserve(bytes, MemoryCategory::kRecovery));
+  Allocator& memory = allocator_.space() == MemorySpace::kDevice ? allocator_.host() : allocator_;
+  GP_ASSIGN_OR_RETURN(kept_room_, memory.Reserve(bytes, MemoryCategory::kRecovery));
   return kept_->Prepare(owner(), stages);
 }
 

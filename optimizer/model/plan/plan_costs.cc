@@ -249,11 +249,9 @@ void AddSharding(const ModelSpec& model, const ExecutionConfig& config, const Re
 }
 
 JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster) {
-  const auto on_host = [](const SiteSpec& site) { return site.device.kind == kHostDevice; };
+  const auto in_host = [](const SiteSpec& site) { return site.device.is_in_host_memory(); };
   const auto is_dense = [](const SiteSpec& site) { return site.device.attention == Attention::kDense; };
-  if (!std::ranges::all_of(cluster.sites, on_host)) {
-    job.recovery = Recovery::kCheckpoint;  // states are kept in the host's memory, of which no device says
-  }
+  job.keeps_states_in_host = std::ranges::none_of(cluster.sites, in_host);
   if (std::ranges::any_of(cluster.sites, is_dense)) {
     job.attention = Attention::kDense;
   }

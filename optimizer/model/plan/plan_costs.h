@@ -21,8 +21,8 @@
 
 namespace geopipe {
 
-// The job as it is planned on the cluster. Its states are kept in memory only if all sites' devices are the host's
-// processors, and its attention is blocked only if it is on all sites' devices.
+// The job as it is planned on the cluster. States that it keeps for recovery take no device's memory only if all sites'
+// devices have their own beside the host's, and its attention is blocked only if it is on all sites' devices.
 JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster);
 
 // Explicit costs of `plan` (its stages' sites, devices and layers, b, s, ΔN, micro_batches, recompute modes, ZeRO stage

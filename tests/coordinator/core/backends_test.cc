@@ -145,5 +145,17 @@ TEST_CASE("the attention of GPUs is the one that they declare") {
   CHECK(PlanJob(input, {})->plan.pipeline_ranks[0].peak_bytes != blocked_bytes);
 }
 
+TEST_CASE("states kept for recovery take the memory of processors' devices, and of GPUs' hosts") {
+  PlanningInput input = GpuInput();
+  input.job.parallelism.tensor = input.job.parallelism.data = 1;
+  const auto peak_bytes = [&](BackendKind backend, Recovery recovery) {
+    input.run.backend = backend;
+    input.job.recovery = recovery;
+    return PlanJob(input, {})->plan.pipeline_ranks[0].peak_bytes;
+  };
+  CHECK(peak_bytes(BackendKind::kCuda, Recovery::kMemory) == peak_bytes(BackendKind::kCuda, Recovery::kCheckpoint));
+  CHECK(peak_bytes(BackendKind::kCpu, Recovery::kMemory) > peak_bytes(BackendKind::kCpu, Recovery::kCheckpoint));
+}
+
 }  // namespace
 }  // namespace geopipe

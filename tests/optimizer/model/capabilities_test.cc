@@ -17,6 +17,11 @@ TEST_CASE("the table has one row per backend, in the order of the kinds") {
   }
 }
 
+TEST_CASE("ranks keep their states in the host's memory where the backend's devices have their own") {
+  CHECK_FALSE(JobOnBackend({}, BackendKind::kCpu).keeps_states_in_host);
+  CHECK(JobOnBackend({}, BackendKind::kCuda).keeps_states_in_host);
+}
+
 TEST_CASE("a worker's answer names the backends of its host, and why it has not the others") {
   const std::vector<RefusedBackend> refused{{BackendKind::kCuda, "no library: install it"}};
   CHECK(WriteBackends(refused) == "cpu\ncuda: no library: install it\nmodelled\n");

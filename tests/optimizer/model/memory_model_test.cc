@@ -191,7 +191,23 @@ TEST_CASE("two states that are kept for recovery take 24 bytes per parameter, wh
     CHECK(without.recovery_bytes == 0);
     CHECK(with.recovery_bytes == 24 * ParameterCountPerRank(Llama13b(), kStage, config.tensor));
     CHECK(with.static_bytes() == without.static_bytes() + with.recovery_bytes);
+
+    config.keeps_in_host = true;
+    const StageMemory beside = MemoryOfStage(Llama13b(), kStage, config);
+    CHECK(beside.recovery_bytes == 0);
+    CHECK(beside.host_bytes == without.host_bytes + with.recovery_bytes);
+    CHECK(beside.static_bytes() == without.static_bytes());
   }
+}
+
+TEST_CASE("kept states lie beside offloaded ones in the host's memory") {
+  ExecutionConfig config = Base();
+  config.offloads_optimizer = true;
+  const StageMemory offloaded = MemoryOfStage(Llama13b(), kStage, config);
+  config.keeps_states = config.keeps_in_host = true;
+  const StageMemory both = MemoryOfStage(Llama13b(), kStage, config);
+  CHECK(both.host_bytes == offloaded.host_bytes + 24 * ParameterCountPerRank(Llama13b(), kStage, config.tensor));
+  CHECK(both.static_bytes() == offloaded.static_bytes());
 }
 
 TEST_CASE("tied embeddings on one stage keep a second gradient accumulator") {

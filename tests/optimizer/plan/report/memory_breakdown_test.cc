@@ -53,7 +53,28 @@ TEST_CASE("of the engine's devices, too, which keep states for recovery") {
   }
   CheckPeaks(request);
   const PlanResult result = *MakePlan(request);
-  CHECK(BreakDownMemory(request.job, request.cluster, result)[0].recovery_bytes > 0);
+  const MemoryBreakdown kept = BreakDownMemory(request.job, request.cluster, result)[0];
+  CHECK(kept.recovery_bytes > 0);
+  CHECK(kept.host_bytes == 0);
+}
+
+TEST_CASE(
+    "devices with a memory of their own have the same peaks whether states are kept or not: the host keeps them") {
+  PlanRequest request = test::PaperRequest();
+  const PlanResult without = *MakePlan(request);
+  request.job.recovery = Recovery::kMemory;
+  CheckPeaks(request);
+  const PlanResult with = *MakePlan(request);
+  CHECK(with.plan == without.plan);
+  const MemoryBreakdown kept = BreakDownMemory(request.job, request.cluster, with)[0];
+  CHECK(kept.recovery_bytes == 0);
+  CHECK(kept.host_bytes > 0);
+  request.cluster.sites[1].device.kind = kHostDevice;  // then the same program has to fit there, too
+  request.cluster.sites[1].device.memory_bytes = 1024 * test::kGiB;
+  request.cluster.sites[0].device.memory_bytes = 1024 * test::kGiB;
+  request.cluster.sites[2].device.memory_bytes = 1024 * test::kGiB;
+  const PlanResult mixed = *MakePlan(request);
+  CHECK(BreakDownMemory(request.job, request.cluster, mixed)[0].recovery_bytes > 0);
 }
 
 TEST_CASE("only the last stage has logits, the reserve is the device's, and the tightest is found") {
