@@ -49,6 +49,7 @@ v1::AgentHello Agent::Hello() const {
     *node.mutable_network() = ToProto(config_.network.spec);
     node.set_network_is_shaped(config_.network.shape);
   }
+  node.set_host_memory_bytes(options_.host_memory_bytes);
   for (const RefusedBackend& refused : options_.refused_backends) {
     v1::RefusedBackend& told = *node.add_refused_backends();
     told.set_backend(ToProto(refused.backend));

@@ -41,6 +41,7 @@ struct AgentOptions {
   uint64_t known_coordinator = 0;  // CoordinatorLinkOptions
   std::string incarnation_file = "the state folder";
   WorkerFleetOptions fleet;                           // its incarnation is this process's
+  int64_t host_memory_bytes = 0;                      // of this node; 0: not known
   std::vector<RefusedBackend> refused_backends = {};  // AskBackends in agent/worker_backends.h
   // Grace that stopped workers get at shutdown before they are killed.
   int64_t shutdown_grace_ns = 2'000'000'000;

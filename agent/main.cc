@@ -1,6 +1,5 @@
 // geopipe-agent: one per node. See config.h for its configuration.
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <csignal>
 #include <cstdlib>
@@ -14,6 +13,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/grpc/process_limits.h"
+#include "runtime/base/host_memory.h"
 #include "runtime/base/log.h"
 #include "runtime/base/output.h"
 #include "runtime/base/process.h"
@@ -51,7 +51,7 @@ absl::Status Keep(const Flags& flags) {
 
 // Rehearsals declare devices that are not there; what computes here needs the memory of this host.
 void WarnOfHost(const AgentConfig& config) {
-  const int64_t host_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
+  const int64_t host_bytes = HostMemoryBytes();
   if (config.device.kind != kGpuDevice && host_bytes > 0 && config.device.memory_bytes > host_bytes / config.devices) {
     LogWarning(
         "devices.count {} and devices.memory {} are more than this host's {} of memory; workers that compute here "

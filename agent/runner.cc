@@ -16,6 +16,7 @@
 #include "agent/worker_backends.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/host_memory.h"
 #include "runtime/base/ids.h"
 #include "runtime/base/log.h"
 #include "runtime/base/utf8.h"
@@ -26,8 +27,8 @@ namespace {
 
 constexpr size_t kInboxCapacity = 1024;
 constexpr int64_t kLongestWaitNs = 60'000'000'000;
-
 constexpr int64_t kAskBackendsNs = 20'000'000'000;  // opening many GPUs takes seconds
+
 absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir) {
   GP_RETURN_IF_ERROR(MakeFolder(state_dir));
   absl::StatusOr<UniqueFd> lock = LockFile(state_dir + "/agent.lock");
@@ -96,6 +97,7 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t know
                       .known_coordinator = known_coordinator,
                       .incarnation_file = config.CoordinatorIncarnationPath(),
                       .fleet = {},
+                      .host_memory_bytes = HostMemoryBytes(),
                       .refused_backends = AskBackends(config, kAskBackendsNs)}),
       registry_(MetricLabels{{"site", config.site}, {"node", config.node}}),
       metrics_(registry_, config_) {}

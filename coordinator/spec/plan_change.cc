@@ -27,9 +27,10 @@ constexpr std::string_view kDevice = "device";  // the whole of it, by name or a
 constexpr size_t kMaxShown = 3;                 // different values of a figure
 
 const Schema<SiteSpec>& SiteFigures() {
-  static const auto& schema = *new Schema<SiteSpec>(
-      NodesSchema(&SiteSpec::nodes, &SiteSpec::devices_per_node, &SiteSpec::device, Need::kOptional)
-          .Map("network", NetworkSchema(), &SiteSpec::network, "The fabric between nodes."));
+  static const auto& schema =
+      *new Schema<SiteSpec>(NodesSchema(&SiteSpec::nodes, &SiteSpec::devices_per_node, &SiteSpec::host_memory_bytes,
+                                        &SiteSpec::device, Need::kOptional)
+                                .Map("network", NetworkSchema(), &SiteSpec::network, "The fabric between nodes."));
   return schema;
 }
 

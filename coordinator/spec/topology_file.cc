@@ -29,6 +29,7 @@ constexpr std::string_view kGroupsKey = "node_groups";
 struct Nodes {
   int64_t count = 1;
   int64_t devices_per_node = 1;
+  int64_t host_memory_bytes = 0;
   DeviceSpec device;
 };
 
@@ -144,7 +145,7 @@ std::string PresetReference() {
 }
 
 Schema<Nodes> NodesKeys(Need need) {
-  return NodesSchema(&Nodes::count, &Nodes::devices_per_node, &Nodes::device, need);
+  return NodesSchema(&Nodes::count, &Nodes::devices_per_node, &Nodes::host_memory_bytes, &Nodes::device, need);
 }
 
 Schema<Topology> TopologySchema() {
@@ -192,7 +193,8 @@ absl::StatusOr<std::vector<SitePlace>> PlacesOf(const YamlDocument& document, co
                   .nodes = nodes.count,
                   .devices_per_node = nodes.devices_per_node,
                   .device = nodes.device,
-                  .network = site.network};
+                  .network = site.network,
+                  .host_memory_bytes = nodes.host_memory_bytes};
     FillDeviceDefaults(made.device);
     return made;
   };

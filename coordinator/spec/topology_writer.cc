@@ -55,7 +55,10 @@ std::string DeviceText(std::string_view margin, DeviceSpec device) {
 }
 
 std::string NodesText(std::string_view margin, const SiteSpec& site) {
-  return fmt::format("{0}nodes: {1}\n{0}devices_per_node: {2}\n{3}", margin, site.nodes, site.devices_per_node,
+  const std::string host = site.host_memory_bytes == 0
+                               ? ""
+                               : fmt::format("{}host_memory: {}\n", margin, FormatBytes(site.host_memory_bytes));
+  return fmt::format("{0}nodes: {1}\n{0}devices_per_node: {2}\n{3}{4}", margin, site.nodes, site.devices_per_node, host,
                      DeviceText(margin, site.device));
 }
 

@@ -53,13 +53,13 @@ struct DeviceSpec {
   friend bool operator==(const DeviceSpec&, const DeviceSpec&) = default;
 };
 
-// The fabric between the nodes of a site, full duplex.
-struct NetworkSpec {
-  enum class Per : uint8_t { kDevice, kNode };
 // Puts what is left to the kind of a device (attention, roofline, reserve) in the place of what is not given: nothing
 // for one that computes on the host's processors.
 void FillDeviceDefaults(DeviceSpec& device);
 
+// The fabric between the nodes of a site, full duplex.
+struct NetworkSpec {
+  enum class Per : uint8_t { kDevice, kNode };
 
   double bandwidth_bytes_per_s = 0;  // of each device or node, per direction; 0: not given
   int64_t latency_ns = 0;            // one way
@@ -77,7 +77,8 @@ struct SiteSpec {
   int64_t devices_per_node = 1;
   DeviceSpec device;
   NetworkSpec network = {};
-  bool keeps_time = false;  // messages between its devices take only the plan's times: see message_overhead.h
+  int64_t host_memory_bytes = 0;  // of each node, for states that its devices have there; 0: not known
+  bool keeps_time = false;        // messages between its devices take only the plan's times: see message_overhead.h
 
   friend bool operator==(const SiteSpec&, const SiteSpec&) = default;
 };

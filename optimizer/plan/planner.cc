@@ -16,6 +16,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/plan/host_memory.h"
 #include "optimizer/model/plan/plan_costs.h"
 #include "optimizer/plan/bound/cluster_bound.h"
 #include "optimizer/plan/close_shapes.h"
@@ -500,6 +501,11 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   PlanRequest request = asked;
   request.progress = Steady(asked.progress);
   absl::StatusOr<PlanResult> result = request.costs.has_value() ? PlanWithGivenCosts(request) : PlanWithModel(request);
+  if (result.ok() && !request.costs.has_value()) {
+    // The search does not weigh it: of its choices, degrees and ZeRO stage alone change what a plan takes of hosts.
+    const JobSpec job = JobOnCluster(JobOfPlan(request.job, *result), request.cluster);
+    GP_RETURN_IF_ERROR(CheckHostMemory(job, request.cluster, result->plan));
+  }
   TellProgress(request, result);
   return result;
 }

@@ -68,6 +68,7 @@ absl::Status ValidateMessage(const v1::NodeSpec& message) {
   } else if (message.network_is_shaped()) {
     return wire::FieldError("network_is_shaped", true, "false where there is no network");
   }
+  GP_RETURN_IF_ERROR(wire::CheckRange("host_memory_bytes", message.host_memory_bytes(), 0, wire::kMaxBytes));
   GP_RETURN_IF_ERROR(wire::Under("refused_backends", CheckRefused(message.refused_backends())));
   return wire::Under("device", FromProto(message.device()).status());
 }

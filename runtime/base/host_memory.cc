@@ -1,6 +1,7 @@
 #include "runtime/base/host_memory.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <charconv>
@@ -64,6 +65,11 @@ std::optional<int64_t> LeftInGroups(const std::filesystem::path& mount, std::str
 }
 
 }  // namespace
+
+int64_t HostMemoryBytes() {
+  const int64_t pages = sysconf(_SC_PHYS_PAGES);
+  return pages <= 0 ? 0 : pages * int64_t{sysconf(_SC_PAGESIZE)};
+}
 
 std::optional<int64_t> AvailableMemoryBytes(const std::filesystem::path& root) {
   std::optional<int64_t> available = NumberIn(root / "proc/meminfo", "MemAvailable:");

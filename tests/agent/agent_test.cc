@@ -69,12 +69,14 @@ TEST_CASE("registers: dial with a hello, welcome, heartbeats") {
   CHECK(Describe(agent.Step(1005 * kMs, Tick{})) == Lines{"send 1 heartbeat"});
 }
 
-TEST_CASE("the hello says which backends the node's workers cannot run, and why") {
+TEST_CASE("the hello says what memory the host has, and which backends its workers cannot run, and why") {
   AgentOptions options = TestOptions();
+  options.host_memory_bytes = 123;
   options.refused_backends = {{BackendKind::kCuda, "no library; install it"}};
   Agent agent(TestConfig(), options);
   const Effects effects = agent.Step(0, KeeperListed{});
   const v1::NodeSpec& node = Only<Dial>(effects).hello.hello().node();
+  CHECK(node.host_memory_bytes() == 123);
   REQUIRE(node.refused_backends_size() == 1);
   CHECK(node.refused_backends(0).backend() == v1::BACKEND_KIND_CUDA);
   CHECK(node.refused_backends(0).reason() == "no library; install it");

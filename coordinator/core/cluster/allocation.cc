@@ -282,11 +282,17 @@ absl::StatusOr<AllocatedCluster> ClusterOf(const Allocation& allocation) {
           groups, [&](const SiteSpec& group) { return group.device == device && group.devices_per_node == devices; });
       if (known != groups.end()) {
         ++known->nodes;
+        // The least that is told: nodes that are alike need not have the same to the byte.
+        known->host_memory_bytes = std::min(known->host_memory_bytes, node.spec.host_memory_bytes());
         positions[static_cast<size_t>(known - groups.begin())].push_back(position);
         continue;
       }
-      groups.push_back(
-          {.name = site.name, .nodes = 1, .devices_per_node = devices, .device = device, .network = network});
+      groups.push_back({.name = site.name,
+                        .nodes = 1,
+                        .devices_per_node = devices,
+                        .device = device,
+                        .network = network,
+                        .host_memory_bytes = node.spec.host_memory_bytes()});
       positions.push_back({position});
     }
     std::vector<std::string> names;

@@ -155,6 +155,30 @@ TEST_CASE("states kept for recovery take the memory of processors' devices, and 
   };
   CHECK(peak_bytes(BackendKind::kCuda, Recovery::kMemory) == peak_bytes(BackendKind::kCuda, Recovery::kCheckpoint));
   CHECK(peak_bytes(BackendKind::kCpu, Recovery::kMemory) > peak_bytes(BackendKind::kCpu, Recovery::kCheckpoint));
+
+  input.run.backend = BackendKind::kCuda;
+  input.job.recovery = Recovery::kMemory;
+  input.cluster.sites[0].host_memory_bytes = 1;
+  CHECK_THAT(std::string(PlanJob(input, {}).status().message()),
+             Catch::StartsWith("the job does not fit: its devices on node 0 of site \"north\" need"));
+}
+
+TEST_CASE("the least host memory that alike nodes tell is planned with, and none where one tells none") {
+  v1::NodeSpec node;
+  node.set_node("a");
+  node.set_devices(2);
+  node.mutable_device()->set_kind("cuda");
+  node.mutable_device()->set_memory_bytes(1);
+  node.mutable_device()->set_efficiency(0.5);
+  node.set_host_memory_bytes(700);
+  v1::NodeSpec other = node;
+  other.set_node("b");
+  other.set_host_memory_bytes(699);
+  Allocation allocation{{{"east", {{node, {0, 1}}, {other, {0, 1}}}}}};
+  REQUIRE(ClusterOf(allocation)->cluster.sites.size() == 1);
+  CHECK(ClusterOf(allocation)->cluster.sites[0].host_memory_bytes == 699);
+  allocation.sites[0].nodes[1].spec.clear_host_memory_bytes();
+  CHECK(ClusterOf(allocation)->cluster.sites[0].host_memory_bytes == 0);
 }
 
 }  // namespace

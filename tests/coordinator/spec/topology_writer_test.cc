@@ -79,7 +79,8 @@ class Draw {
                                  .nodes = Between(1, 1 << 20),
                                  .devices_per_node = Between(1, 1024),
                                  .device = Device(),
-                                 .network = network});
+                                 .network = network,
+                                 .host_memory_bytes = Chance() ? Between(1, int64_t{1} << 50) : 0});
       }
     }
     std::vector<LinkSpec> links;

@@ -69,6 +69,9 @@ TEST_CASE(
   const MemoryBreakdown kept = BreakDownMemory(request.job, request.cluster, with)[0];
   CHECK(kept.recovery_bytes == 0);
   CHECK(kept.host_bytes > 0);
+  request.cluster.sites[0].host_memory_bytes = kept.host_bytes - 1;
+  CHECK_THAT(std::string(MakePlan(request).status().message()),
+             Catch::StartsWith("the job does not fit: its devices on node 0 of site"));
   request.cluster.sites[1].device.kind = kHostDevice;  // then the same program has to fit there, too
   request.cluster.sites[1].device.memory_bytes = 1024 * test::kGiB;
   request.cluster.sites[0].device.memory_bytes = 1024 * test::kGiB;
