@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/checkpoint_wire.h"
@@ -24,6 +25,7 @@ using wire::Under;
 
 constexpr int64_t kMaxWorkersPerNode = 65'536;
 constexpr int64_t kMaxThreads = 4096;
+constexpr int64_t kMaxMultiprocessors = 65'536;
 constexpr int64_t kMaxMessageBytes = int64_t{1} << 30;  // to be measured
 constexpr int64_t kMaxReportsPerMessage = 4096;
 constexpr int64_t kMaxCheckpoints = 4096;  // that a worker finds
@@ -54,11 +56,24 @@ absl::Status ValidateAll(std::string_view field, const google::protobuf::Repeate
   return absl::OkStatus();
 }
 
+absl::Status ValidateVersions(const v1::DeviceVersions& message) {
+  for (const auto& [field, text] :
+       {std::pair("name", &message.name()), std::pair("architecture", &message.architecture()),
+        std::pair("driver", &message.driver()), std::pair("runtime", &message.runtime()),
+        std::pair("cublas_lt", &message.cublas_lt()), std::pair("kernels", &message.kernels())}) {
+    GP_RETURN_IF_ERROR(CheckName(field, *text));
+  }
+  return CheckRange("multiprocessors", message.multiprocessors(), 1, kMaxMultiprocessors);
+}
+
 absl::Status ValidatePrepared(const v1::PreparedReport& message) {
   GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxAddressBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 0, kMaxThreads));
   GP_RETURN_IF_ERROR(CheckText("instructions", message.instructions(), wire::kMaxNameBytes));
+  if (message.has_device()) {
+    GP_RETURN_IF_ERROR(Under("device", ValidateVersions(message.device())));
+  }
   GP_RETURN_IF_ERROR(CheckRange("validation_bytes", message.validation_bytes(), 0, kMaxInt64));
   return CheckRange("data_bytes", message.data_bytes(), 0, kMaxInt64);
 }

@@ -53,6 +53,8 @@ std::string_view InstructionsOf(BackendKind kind) {
   return kind == BackendKind::kCpu ? cpu::ProductInstructions() : std::string_view();
 }
 
+std::optional<DeviceVersions> VersionsOf(const Device& /*device*/) { return std::nullopt; }
+
 absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator) {
   GP_CHECK(kind == BackendKind::kCpu, "no kernels of the {} backend", BackendKindName(kind));
   return CpuBackend::Create(threads, allocator);

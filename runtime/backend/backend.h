@@ -13,9 +13,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <ranges>
-#include <string_view>
 #include <string>
+#include <string_view>
 #include <type_traits>
 #include <utility>
 #include <vector>
@@ -272,6 +273,21 @@ absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threa
 // The processor's instructions that the kind's products run on here: where they differ, so may the last bits of results
 // (own kernels' bits do not depend on them). Empty for a kind that does not compute.
 std::string_view InstructionsOf(BackendKind kind);
+
+// A device and the libraries that a backend computes with there, on which the last bits of results depend; all of them
+// are given for a GPU.
+struct DeviceVersions {
+  std::string name;          // "NVIDIA H200"
+  std::string architecture;  // "sm_90"
+  int32_t multiprocessors = 0;
+  std::string driver;
+  std::string runtime;
+  std::string cublas_lt;
+  std::string kernels;  // a hash of our own
+};
+
+// nullopt for processors, on whose InstructionsOf they depend.
+std::optional<DeviceVersions> VersionsOf(const Device& device);
 
 // Reads OMP_NUM_THREADS, by which the worker is told its share of the processors; 1 when unset. InvalidArgument when it
 // is not a number from 1 to 1024.

@@ -98,6 +98,7 @@ class RankJob {
   // Number of threads that the rank computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   std::string_view instructions() const { return InstructionsOf(preparation_.run.backend); }
+  std::optional<DeviceVersions> versions() const { return VersionsOf(*device_); }
   const Allocator& allocator() const { return allocator_; }
   RankMemory memory_peaks() const;
   std::map<int32_t, PeerClock> peer_clocks() const { return session_->transport().peer_clocks(); }

@@ -25,6 +25,18 @@ namespace {
 
 constexpr std::chrono::hours kLongWait{1};
 
+v1::DeviceVersions MessageOf(const DeviceVersions& versions) {
+  v1::DeviceVersions message;
+  message.set_name(versions.name);
+  message.set_architecture(versions.architecture);
+  message.set_multiprocessors(versions.multiprocessors);
+  message.set_driver(versions.driver);
+  message.set_runtime(versions.runtime);
+  message.set_cublas_lt(versions.cublas_lt);
+  message.set_kernels(versions.kernels);
+  return message;
+}
+
 }  // namespace
 
 Trainer::Trainer(WorkerIdentity identity, Clock& clock, Hooks hooks, std::unique_ptr<KeptStates> kept)
@@ -198,6 +210,9 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
   report.set_address(job_->address());
   report.set_threads(job_->threads());
   report.set_instructions(std::string(job_->instructions()));
+  if (const std::optional<DeviceVersions> versions = job_->versions(); versions.has_value()) {
+    *report.mutable_device() = MessageOf(*versions);
+  }
   report.set_data_bytes(job_->fingerprint().bytes);
   report.set_data_checksum(job_->fingerprint().checksum);
   report.set_validation_bytes(job_->validation_fingerprint().bytes);

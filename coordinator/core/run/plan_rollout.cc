@@ -3,12 +3,46 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 
 namespace geopipe {
+namespace {
+
+// Something that the last bits of a rank's results depend on.
+struct Trait {
+  std::string (*value)(const v1::PreparedReport& report);
+  std::string_view how;    // "computes on AMX", "computes with driver 580.65"
+  std::string_view such;   // where a layer has to stay
+  std::string_view alike;  // what nodes of one stage need
+};
+
+// The first that differs is told of.
+constexpr std::array kTraits{
+    Trait{[](const v1::PreparedReport& report) { return report.instructions(); }, "on", "on such processors",
+          "the same kind of processor, or set ONEDNN_MAX_CPU_ISA to what all have in the environment of all agents"},
+    Trait{[](const v1::PreparedReport& report) { return report.device().name(); }, "on", "on such devices",
+          "devices of one kind"},
+    Trait{[](const v1::PreparedReport& report) { return report.device().architecture(); }, "on", "on such devices",
+          "devices of one kind"},
+    Trait{[](const v1::PreparedReport& report) {
+            return fmt::format("{} multiprocessors", report.device().multiprocessors());
+          },
+          "on", "on such devices", "devices of one kind"},
+    Trait{[](const v1::PreparedReport& report) { return fmt::format("driver {}", report.device().driver()); }, "with",
+          "with such drivers", "the same driver, or install it on all of them"},
+    Trait{[](const v1::PreparedReport& report) { return fmt::format("CUDA runtime {}", report.device().runtime()); },
+          "with", "with such libraries", "the same CUDA libraries, or install them on all of them"},
+    Trait{[](const v1::PreparedReport& report) { return fmt::format("cuBLASLt {}", report.device().cublas_lt()); },
+          "with", "with such libraries", "the same CUDA libraries, or install them on all of them"},
+    Trait{[](const v1::PreparedReport& report) { return fmt::format("GPU kernels {}", report.device().kernels()); },
+          "with", "with such kernels", "the same build of GeoPipe, or install it on all of them"},
+};
+
+}  // namespace
 
 PlanRollout::PlanRollout(uint64_t epoch, const ProcessGrid& grid, std::vector<WorkerKey> workers, bool committed)
     : epoch_(epoch),
@@ -77,14 +111,16 @@ absl::StatusOr<bool> PlanRollout::OnPrepared(const WorkerKey& worker, uint64_t e
   answer->validation_bytes = report.validation_bytes();
   answer->validation_checksum = report.validation_checksum();
   answer->threads = report.threads();
-  answer->instructions = report.instructions();
+  for (const Trait& trait : kTraits) {
+    answer->traits.push_back(trait.value(report));
+  }
   if (!Missing().empty()) {
     return false;
   }
   GP_RETURN_IF_ERROR(CheckData("training", &Answer::data_bytes, &Answer::data_checksum));
   GP_RETURN_IF_ERROR(CheckData("validation", &Answer::validation_bytes, &Answer::validation_checksum));
   GP_RETURN_IF_ERROR(CheckThreads());
-  GP_RETURN_IF_ERROR(CheckInstructions());
+  GP_RETURN_IF_ERROR(CheckReplicas());
   phase_ = Phase::kCommitting;
   for (Answer& each : answers_) {
     each.given = false;
@@ -132,16 +168,27 @@ absl::Status PlanRollout::CheckThreads() const {
                   DisplayName(workers_[other - answers_.begin()]), other->threads));
 }
 
-absl::Status PlanRollout::CheckInstructions() const {
+std::optional<PlanRollout::Difference> PlanRollout::Compare(int32_t rank, int32_t other) const {
+  const std::vector<std::string>& ours = answers_[rank].traits;
+  const std::vector<std::string>& theirs = answers_[other].traits;
+  const auto [here, there] = std::ranges::mismatch(ours, theirs);
+  if (here == ours.end()) {
+    return std::nullopt;
+  }
+  const auto trait = static_cast<size_t>(here - ours.begin());
+  const std::string_view how = kTraits[trait].how;
+  return Difference{trait, fmt::format("{} computes {} {} and {} {} {}", DisplayName(workers_[rank]), how, *here,
+                                       DisplayName(workers_[other]), how, *there)};
+}
+
+absl::Status PlanRollout::CheckReplicas() const {
   for (int32_t rank = 0; rank < grid_.size(); ++rank) {
     const int32_t first = grid_.IndexOf({.pipeline = grid_.At(rank).pipeline});
-    if (answers_[rank].instructions != answers_[first].instructions) {
+    if (const std::optional<Difference> difference = Compare(first, rank); difference.has_value()) {
       return absl::FailedPreconditionError(fmt::format(
-          "{} computes on {} and {} on {}, so that replicas of a stage would round differently and drift apart; place "
-          "the tensor and data ranks of a stage on nodes with the same kind of processor, or set ONEDNN_MAX_CPU_ISA to "
-          "what all have in the environment of all agents",
-          DisplayName(workers_[first]), answers_[first].instructions, DisplayName(workers_[rank]),
-          answers_[rank].instructions));
+          "{}, so that replicas of a stage would round differently and drift apart; place the tensor and data ranks of "
+          "a stage on nodes with {}",
+          difference->text, kTraits[difference->trait].alike));
     }
   }
   return absl::OkStatus();
@@ -149,12 +196,10 @@ absl::Status PlanRollout::CheckInstructions() const {
 
 std::string PlanRollout::Mixture() const {
   for (int32_t pipeline = 1; pipeline < grid_.pipeline; ++pipeline) {
-    const int32_t rank = grid_.IndexOf({.pipeline = pipeline});
-    if (answers_[rank].instructions != answers_.front().instructions) {
-      return fmt::format(
-          "{} computes on {} and {} on {}: losses repeat to the bit only while layers stay on such processors",
-          DisplayName(workers_.front()), answers_.front().instructions, DisplayName(workers_[rank]),
-          answers_[rank].instructions);
+    const std::optional<Difference> difference = Compare(0, grid_.IndexOf({.pipeline = pipeline}));
+    if (difference.has_value()) {
+      return fmt::format("{}: losses repeat to the bit only while layers stay {}", difference->text,
+                         kTraits[difference->trait].such);
     }
   }
   return "";

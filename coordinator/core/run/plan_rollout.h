@@ -6,6 +6,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -35,13 +36,15 @@ class PlanRollout {
   // Addresses of all ranks. REQUIRES: phase() is past kPreparing.
   std::vector<v1::Peer> Peers() const;
 
-  // Says which stages compute on other instructions than the first; empty when none does. REQUIRES: as Peers().
+  // Says which stage computes on or with something else than the first, so that results depend on where its layers lie;
+  // empty when none does. REQUIRES: as Peers().
   std::string Mixture() const;
 
   // True when the answer completed the phase. FailedPrecondition when two ranks have read different training or
   // validation data, or compute with different numbers of threads (sums would be split differently, and a run could not
-  // be repeated to the bit), or when tensor or data ranks of a stage compute on different instructions (replicas would
-  // drift apart); InvalidArgument when the answer is for a rank that the worker was not given.
+  // be repeated to the bit), or when tensor or data ranks of a stage compute on different instructions or devices, or
+  // with different libraries (replicas would drift apart); InvalidArgument when the answer is for a rank that the
+  // worker was not given.
   absl::StatusOr<bool> OnPrepared(const WorkerKey& worker, uint64_t epoch, const v1::PreparedReport& report);
   absl::StatusOr<bool> OnCommitted(const WorkerKey& worker, uint64_t epoch, const v1::CommittedReport& report);
 
@@ -54,13 +57,19 @@ class PlanRollout {
     int64_t validation_bytes = 0;
     uint64_t validation_checksum = 0;
     int32_t threads = 0;
-    std::string instructions;
+    std::vector<std::string> traits;  // in the order of plan_rollout.cc's table
+  };
+  // The first trait in which two ranks differ; absent: none.
+  struct Difference {
+    size_t trait = 0;
+    std::string text;  // "north/n0/0 computes on AMX and west/n0/0 on AVX2"
   };
 
   absl::StatusOr<bool> Mark(const WorkerKey& worker, uint64_t epoch, Phase phase, int32_t rank, Answer** answer);
   absl::Status CheckData(std::string_view which, int64_t Answer::*bytes, uint64_t Answer::*checksum) const;
   absl::Status CheckThreads() const;
-  absl::Status CheckInstructions() const;
+  std::optional<Difference> Compare(int32_t rank, int32_t other) const;
+  absl::Status CheckReplicas() const;
 
   uint64_t epoch_ = 0;
   ProcessGrid grid_;

@@ -143,6 +143,18 @@ void AnswerReplicas(Federation& f, const std::function<v1::WorkerReport(int32_t 
   }
 }
 
+v1::DeviceVersions Gpu() {
+  v1::DeviceVersions gpu;
+  gpu.set_name("NVIDIA H200");
+  gpu.set_architecture("sm_90");
+  gpu.set_multiprocessors(132);
+  gpu.set_driver("580");
+  gpu.set_runtime("13.0");
+  gpu.set_cublas_lt("13.1");
+  gpu.set_kernels("0a");
+  return gpu;
+}
+
 // Applies the job with two replicas of each of three stages, as far as its plan.
 void PlanReplicas(Federation& f) {
   for (const std::string& site : f.sites) {
@@ -176,6 +188,50 @@ TEST_CASE("replicas of a stage must compute on the same instructions") {
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
   CHECK(f.CauseOf("tiny").find("east/n0/0 computes on AMX and east/n0/1 on AVX2, so that replicas of a stage would") ==
         0);
+}
+
+TEST_CASE("replicas of a stage must compute on the same device, with the same libraries") {
+  using Change = void (*)(v1::DeviceVersions&);
+  const auto [change, difference, remedy] = GENERATE(table<Change, std::string, std::string>({
+      {[](v1::DeviceVersions& device) { device.set_name("NVIDIA H100"); },
+       "computes on NVIDIA H200 and east/n0/1 on NVIDIA H100", "on nodes with devices of one kind"},
+      {[](v1::DeviceVersions& device) { device.set_architecture("sm_80"); }, "computes on sm_90 and east/n0/1 on sm_80",
+       "on nodes with devices of one kind"},
+      {[](v1::DeviceVersions& device) { device.set_multiprocessors(114); },
+       "computes on 132 multiprocessors and east/n0/1 on 114 multiprocessors", "on nodes with devices of one kind"},
+      {[](v1::DeviceVersions& device) { device.set_driver("570"); },
+       "computes with driver 580 and east/n0/1 with driver 570", "the same driver, or install it on all of them"},
+      {[](v1::DeviceVersions& device) { device.set_runtime("12.9"); },
+       "computes with CUDA runtime 13.0 and east/n0/1 with CUDA runtime 12.9", "the same CUDA libraries"},
+      {[](v1::DeviceVersions& device) { device.set_cublas_lt("12.9"); },
+       "computes with cuBLASLt 13.1 and east/n0/1 with cuBLASLt 12.9", "the same CUDA libraries"},
+      {[](v1::DeviceVersions& device) { device.set_kernels("0b"); },
+       "computes with GPU kernels 0a and east/n0/1 with GPU kernels 0b", "the same build of GeoPipe"},
+  }));
+  const bool within_a_stage = GENERATE(true, false);
+  CAPTURE(difference, within_a_stage);
+  Federation f(Federation::RecoveringOptions());
+  PlanReplicas(f);
+  AnswerReplicas(f, [&, change = change](int32_t rank) {
+    v1::WorkerReport report = PreparedReportOf(rank, 1);
+    v1::DeviceVersions& device = *report.mutable_prepared()->mutable_device();
+    device = Gpu();
+    if (rank == 3 || (!within_a_stage && rank == 2)) {
+      change(device);
+    }
+    return report;
+  });
+  if (within_a_stage) {
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK_THAT(f.CauseOf("tiny"),
+               Catch::StartsWith("east/n0/0 " + difference + ", so that replicas of a stage would") &&
+                   Catch::Contains(remedy));
+    return;
+  }
+  AnswerReplicas(f, [](int32_t rank) { return CommittedReportOf(rank, 1); });
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK_THAT(f.CauseOf("tiny"), Catch::Contains("; north/n0/0 computes ") &&
+                                    Catch::Contains(": losses repeat to the bit only while layers stay "));
 }
 
 TEST_CASE("a lost replica is given the state by the other one, also when the coordinator is restarted meanwhile") {

@@ -90,6 +90,26 @@ TEST_CASE("A node's refused backends are known, each once, and have a reason") {
   CHECK(ErrorOf(request) == "hello.node.refused_backends.backend is BACKEND_KIND_CUDA; it must be named once");
 }
 
+TEST_CASE("The device of a prepared rank is told in full") {
+  v1::AttachRequest request;
+  *request.mutable_worker() = Worker();
+  v1::PreparedReport& prepared = *request.mutable_report()->mutable_prepared();
+  CHECK(ErrorOf(request).empty());
+  v1::DeviceVersions& device = *prepared.mutable_device();
+  CHECK(ErrorOf(request) == "report.prepared.device.name is empty; give a name");
+  device.set_name("NVIDIA H200");
+  device.set_architecture("sm_90");
+  device.set_driver("580");
+  device.set_runtime("13.0");
+  device.set_cublas_lt("13.1");
+  device.set_kernels("0a");
+  CHECK(ErrorOf(request) == "report.prepared.device.multiprocessors is 0; it must be from 1 to 65536");
+  device.set_multiprocessors(132);
+  CHECK(ErrorOf(request).empty());
+  device.set_driver(std::string(257, 'x'));
+  CHECK(ErrorOf(request) == "report.prepared.device.driver has 257 bytes; at most 256 are taken");
+}
+
 TEST_CASE("A worker's report is checked in all its parts") {
   v1::AttachRequest request;
   *request.mutable_worker() = Worker();
