@@ -131,5 +131,23 @@ TEST_CASE("a modelled run of a case file takes the time that its plan predicted"
   CHECK(report["measured"]["iteration_s"].get<double>() >= 0.92);
 }
 
+TEST_CASE("a playground on GPUs ends with site, node and why its workers cannot run them") {
+  const MiniJob job({});
+  const std::vector<std::string> args{"playground", "--job", job.path(), "--output", job.output(), "--sites", "2"};
+  const auto run = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> all = args;
+    all.insert(all.end(), more.begin(), more.end());
+    return RunCommand("geopipectl", all);
+  };
+  const CommandResult refused = run({"--backend", "cuda", "--gpu-library", "/no/such/library.so"});
+  CHECK(refused.exit_status.exit_code == 1);
+  CHECK_THAT(refused.err,
+             Catch::Matches("error: site ([^ ]+) cannot run backend cuda: node \\1/[^ ]+: cuda is not part "
+                            "of this build; use cpu or modelled\n"));
+  const CommandResult inert = run({"--gpu-library", "/no/such/library.so"});
+  CHECK(inert.exit_status.exit_code == 2);
+  CHECK(inert.err == "error: --gpu-library has no effect without --backend cuda; add that, or leave it out\n");
+}
+
 }  // namespace
 }  // namespace geopipe

@@ -1,16 +1,18 @@
 #include "coordinator/cli/playground/playground_cluster.h"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "coordinator/cli/playground/playground_gpus.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
+#include "runtime/base/host_memory.h"
 
 namespace geopipe {
 namespace {
@@ -22,20 +24,21 @@ constexpr size_t kLastWordsBytes = 600;
 std::string Quoted(const std::string& text) { return nlohmann::json(text).dump(); }
 
 // Four fifths of this machine's memory, shared by all devices.
-int64_t DeviceMemoryBytes(int32_t devices) {
-  const int64_t machine_bytes = int64_t{sysconf(_SC_PHYS_PAGES)} * sysconf(_SC_PAGESIZE);
-  return machine_bytes / 5 * 4 / devices;
-}
+int64_t DeviceMemoryBytes(int32_t devices) { return HostMemoryBytes() / 5 * 4 / devices; }
 
 std::string CoordinatorConfig(const std::filesystem::path& state_folder) {
   return fmt::format("listen: 127.0.0.1:0\nmetrics: 127.0.0.1:0\nstate_dir: {}\n", Quoted(state_folder.string()));
 }
 
-// A modelled run allocates messages alone, so its devices are as large as the topology says; others share this machine.
+// A modelled run allocates messages alone, and GPUs have a memory of their own, so their devices are as large as the
+// topology says; others share this machine's.
 DeviceSpec DeviceOf(const PlaygroundLayout& layout, const PlaygroundNode& node, BackendKind backend) {
   DeviceSpec device = node.device.value_or(DeviceSpec());
   const int64_t share_bytes = DeviceMemoryBytes(layout.devices());
-  const bool as_described = backend == BackendKind::kModelled && device.memory_bytes > 0;
+  const bool as_described = backend != BackendKind::kCpu && device.memory_bytes > 0;
+  if (backend == BackendKind::kCuda) {
+    device.kind = kGpuDevice;
+  }
   device.memory_bytes = as_described              ? device.memory_bytes
                         : device.memory_bytes > 0 ? std::min(device.memory_bytes, share_bytes)
                                                   : share_bytes;
@@ -78,15 +81,21 @@ std::string FiguresOf(const DeviceSpec& device) {
   return text;
 }
 
-std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& node, const DeviceSpec& device,
+// `gpus`: of this machine, where the devices are such; `first`: number of the node's first device on it.
+std::string DevicesOf(const PlaygroundNode& node, const DeviceSpec& device, const std::vector<std::string>& gpus,
+                      int32_t first) {
+  return fmt::format("count: {}, threads: 1, {}{}", node.devices, FiguresOf(device),
+                     device.kind == kGpuDevice ? GpuKeys(gpus, first, node.devices) : "");
+}
+
+std::string AgentConfig(const PlaygroundLayout& layout, const PlaygroundNode& node, const std::string& devices,
                         const std::string& endpoint, const std::filesystem::path& state_folder,
                         const std::filesystem::path& pacer_folder) {
   std::string text = fmt::format(
       "site: {}\nnode: {}\ncoordinator: {}\nstate_dir: {}\nmetrics: 127.0.0.1:0\ndie_with_parent: true\n"
-      "devices: {{count: {}, threads: 1, {}}}\n"
+      "devices: {{{}}}\n"
       "ucx: {{tls: tcp, net_devices: lo}}\n",
-      Quoted(node.site), Quoted(node.node), Quoted(endpoint), Quoted(state_folder.string()), node.devices,
-      FiguresOf(device));
+      Quoted(node.site), Quoted(node.node), Quoted(endpoint), Quoted(state_folder.string()), devices);
   if (node.network.given()) {
     text += fmt::format("network: {{bandwidth: {}, latency: {}, per: {}, shape: true}}\n",
                         FormatBandwidth(node.network.bandwidth_bytes_per_s), FormatDuration(node.network.latency_ns),
@@ -115,11 +124,13 @@ PlaygroundCluster::~PlaygroundCluster() { Stop(0); }
 
 absl::StatusOr<std::string> PlaygroundCluster::Launch(const std::string& program, const std::string& name,
                                                       const std::filesystem::path& config,
-                                                      const std::filesystem::path& log, int interrupt_fd) {
+                                                      const std::filesystem::path& log,
+                                                      const std::vector<std::string>& more, int interrupt_fd) {
   GP_ASSIGN_OR_RETURN(ReadyPipe ready, ReadyPipe::Create());
   ProcessSpec spec;
   GP_ASSIGN_OR_RETURN(spec.program, SiblingProgram(program));
   spec.args = {"--config", config.string(), "--ready-fd", fmt::format("{}", ready.child_fd()), "--die-with-parent"};
+  spec.args.insert(spec.args.end(), more.begin(), more.end());
   spec.stdout_path = log;
   spec.stderr_path = log;
   spec.inherited_fds = {ready.child_fd()};
@@ -137,7 +148,7 @@ absl::StatusOr<std::string> PlaygroundCluster::Launch(const std::string& program
 absl::StatusOr<std::unique_ptr<PlaygroundCluster>> PlaygroundCluster::Start(const PlaygroundLayout& layout,
                                                                             const std::filesystem::path& state_folder,
                                                                             const std::filesystem::path& log_folder,
-                                                                            BackendKind backend, int interrupt_fd) {
+                                                                            const Options& options, int interrupt_fd) {
   std::unique_ptr<PlaygroundCluster> cluster(new PlaygroundCluster());
   const std::filesystem::path coordinator_folder = state_folder / "coordinator";
   GP_RETURN_IF_ERROR(MakeFolder(coordinator_folder));
@@ -146,17 +157,30 @@ absl::StatusOr<std::unique_ptr<PlaygroundCluster>> PlaygroundCluster::Start(cons
   GP_RETURN_IF_ERROR(WriteFileAtomically(coordinator_config, CoordinatorConfig(coordinator_folder)));
   GP_ASSIGN_OR_RETURN(cluster->endpoint_,
                       cluster->Launch("geopipe-coordinator", "geopipe-coordinator", coordinator_config,
-                                      log_folder / "coordinator.log", interrupt_fd));
+                                      log_folder / "coordinator.log", {}, interrupt_fd));
+  std::vector<std::string> gpus;
+  std::vector<std::string> agent_flags;
+  if (options.backend == BackendKind::kCuda) {
+    const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+    gpus = GpusHere(visible == nullptr ? "" : visible);
+  }
+  if (!options.gpu_library.empty()) {
+    gpus = {"0"};  // each process that opens the library has its own
+    agent_flags = {"--gpu-library", options.gpu_library};
+  }
+  int32_t first_device = 0;
   for (const PlaygroundNode& node : layout.nodes) {
     const std::string name = fmt::format("{}-{}", node.site, node.node);
     const std::filesystem::path agent_folder = state_folder / name;
     GP_RETURN_IF_ERROR(MakeFolder(agent_folder));
     const std::filesystem::path agent_config = state_folder / (name + ".yaml");
-    GP_RETURN_IF_ERROR(WriteFileAtomically(agent_config, AgentConfig(layout, node, DeviceOf(layout, node, backend),
-                                                                     cluster->endpoint_, agent_folder, state_folder)));
+    const std::string devices = DevicesOf(node, DeviceOf(layout, node, options.backend), gpus, first_device);
+    first_device += node.devices;
+    GP_RETURN_IF_ERROR(WriteFileAtomically(
+        agent_config, AgentConfig(layout, node, devices, cluster->endpoint_, agent_folder, state_folder)));
     GP_RETURN_IF_ERROR(cluster
                            ->Launch("geopipe-agent", fmt::format("geopipe-agent of site {}", node.site), agent_config,
-                                    log_folder / fmt::format("agent-{}.log", name), interrupt_fd)
+                                    log_folder / fmt::format("agent-{}.log", name), agent_flags, interrupt_fd)
                            .status());
   }
   return cluster;

@@ -18,12 +18,16 @@ namespace geopipe {
 // Main thread only (children are tied to the thread that starts them).
 class PlaygroundCluster {
  public:
+  struct Options {
+    BackendKind backend = BackendKind::kCpu;  // of the runs: with cuda the devices are GPUs of this machine
+    std::string gpu_library;                  // tests: that the agents are told of; empty: none
+  };
   // Starts everything below `state_folder` (logs in `log_folder`) and waits until every agent has registered.
   // Cancelled when `interrupt_fd` becomes readable first; other errors name the program and the end of its log.
   static absl::StatusOr<std::unique_ptr<PlaygroundCluster>> Start(const PlaygroundLayout& layout,
                                                                   const std::filesystem::path& state_folder,
                                                                   const std::filesystem::path& log_folder,
-                                                                  BackendKind backend, int interrupt_fd);
+                                                                  const Options& options, int interrupt_fd);
   ~PlaygroundCluster();
 
   // "127.0.0.1:PORT" of the coordinator.
@@ -47,7 +51,7 @@ class PlaygroundCluster {
   PlaygroundCluster() = default;
   absl::StatusOr<std::string> Launch(const std::string& program, const std::string& name,
                                      const std::filesystem::path& config, const std::filesystem::path& log,
-                                     int interrupt_fd);
+                                     const std::vector<std::string>& more, int interrupt_fd);
 
   std::string endpoint_;
   std::vector<Child> children_;  // the coordinator first

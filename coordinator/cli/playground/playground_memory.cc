@@ -52,12 +52,12 @@ absl::Status CheckHostHolds(const JobSpec& job, BackendKind backend, const Playg
   const bool computes = CapabilitiesOf(backend).computes;
   const int64_t processes_bytes =
       kCoordinatorBytes + std::ssize(layout.nodes) * kAgentBytes + layout.devices() * kWorkerBytes;
-  const int64_t states_bytes = computes ? ModelStateBytes(job) : 0;
+  const int64_t states_bytes = computes && !CapabilitiesOf(backend).own_memory ? ModelStateBytes(job) : 0;
   const int64_t needed_bytes = processes_bytes + states_bytes;
   if (needed_bytes <= available_bytes) {
     return absl::OkStatus();
   }
-  return computes
+  return states_bytes > 0
              ? TooLittle(
                    layout.devices(), needed_bytes,
                    fmt::format(" at least, of which one copy of the model's states takes {}", HumanBytes(states_bytes)),
@@ -70,8 +70,9 @@ absl::Status CheckHostHolds(const JobSpec& job, BackendKind backend, const Plan&
   const bool computes = CapabilitiesOf(backend).computes;
   std::vector<int64_t> of_ranks;
   if (computes) {
-    for (const RankMemory& memory : MemoryOfRanks(job, plan, schedule)) {
-      of_ranks.push_back(memory.peak + memory.host);
+    const bool is_here = !CapabilitiesOf(backend).own_memory;
+    for (const RankMemory& memory : MemoryOfRanks(JobOnBackend(job, backend), plan, schedule)) {
+      of_ranks.push_back((is_here ? memory.peak : 0) + memory.host);
     }
   } else {
     of_ranks = MessagesOfRanks(job, plan, schedule);

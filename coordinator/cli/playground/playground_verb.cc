@@ -58,6 +58,7 @@ struct PlaygroundFlags {
   std::string slowdown;
   std::string output = ".";
   bool keep = false;
+  std::string gpu_library;
   CourseLimits limits;
   std::vector<std::string> arguments;  // as they were given
 };
@@ -307,7 +308,8 @@ absl::StatusOr<std::vector<Outcome>> Rehearse(const PlaygroundFlags& flags, cons
   std::filesystem::remove_all(folder / "logs", ignored);
   GP_ASSIGN_OR_RETURN(
       const std::unique_ptr<PlaygroundCluster> cluster,
-      PlaygroundCluster::Start(rehearsal.layout, state.path(), folder / "logs", rehearsal.run.backend, shutdown.fd()));
+      PlaygroundCluster::Start(rehearsal.layout, state.path(), folder / "logs",
+                               {.backend = rehearsal.run.backend, .gpu_library = flags.gpu_library}, shutdown.fd()));
   PrintTo(lines, "{} ({}), {}, links shaped on this machine; coordinator at {}\n",
           Counted(std::ssize(rehearsal.layout.sites), "site"), fmt::join(rehearsal.layout.sites, ", "),
           Counted(rehearsal.layout.devices(), "device"), cluster->endpoint());
@@ -389,6 +391,8 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
             "Make stage=N or link=A-B slower than the plan knows, to see it noticed.");
   flags.AddPath("output", &options.output, "DIR", "Where the report and the logs go.");
   flags.Add("keep", &options.keep, "Keep the state folder.");
+  flags.AddPath("gpu-library", &options.gpu_library, "FILE",
+                "Tests: the library that GPUs are reached through, in the place of the installed one.");
   flags.AddDuration("grace", &options.limits.grace_ns,
                     "With a checkpoint.path: how long Ctrl-C or SIGTERM leaves the job to write a last checkpoint. A "
                     "second signal ends it at once.");
@@ -408,6 +412,9 @@ absl::StatusOr<int> RunPlayground(std::span<const std::string> arguments) {
             "--{} cannot be combined with --{}, which gives sites and links; leave one of them out", given, other));
       }
     }
+  }
+  if (!options.gpu_library.empty() && options.run.backend != BackendKindName(BackendKind::kCuda)) {
+    return absl::InvalidArgumentError("--gpu-library has no effect without --backend cuda; add that, or leave it out");
   }
   GP_RETURN_IF_ERROR(CheckOneStandardInput({options.job_path, options.topology_path, options.run.case_path}));
   GP_RETURN_IF_ERROR(OrFailed(CheckSystemTime(Clock::Real().UnixNowNs())));

@@ -85,6 +85,16 @@ TEST_CASE("a host holds what the plan's ranks take") {
              Catch::StartsWith("2 workers need ") && Catch::Contains("--backend modelled"));
 }
 
+TEST_CASE("GPUs have a memory of their own: a host holds processes, and what ranks keep in its memory") {
+  const PlaygroundLayout layout = Layout(2, 4);
+  CHECK(CheckHostHolds(Job(), BackendKind::kCuda, layout, kCoordinatorBytes + 2 * kAgentBytes + 8 * kWorkerBytes).ok());
+  TwoStages f;
+  CHECK(f.Check(BackendKind::kCuda, 0).ok());
+  f.job.recovery = Recovery::kMemory;
+  CHECK_FALSE(f.Check(BackendKind::kCuda, kGiB).ok());
+  CHECK(f.Check(BackendKind::kCuda, f.needed_bytes()).ok());
+}
+
 TEST_CASE("where nothing is computed, the plan's messages count alone") {
   const TwoStages f;
   // GPipe: of four micro-batches a slot each way on both stages, and as many sends.
