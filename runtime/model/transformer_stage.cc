@@ -445,6 +445,9 @@ IterationScalars TransformerStage::ScalarsIn(const Tensor& host, bool norm_terms
 }
 
 absl::StatusOr<Completion> TransformerStage::Update(int64_t iteration, std::optional<double> grad_norm, int64_t) {
+  for (const Completion& reading : std::exchange(readers_, {})) {
+    GP_RETURN_IF_ERROR(device().After(Queue::kCompute, reading));
+  }
   GP_ASSIGN_OR_RETURN(const Mark begun, Begun());
   GP_RETURN_IF_ERROR(FinishGradients());
   GP_CHECK(!shares_embedding() || tied_gradient_joined_, "update before AddTiedGradient");

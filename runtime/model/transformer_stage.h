@@ -84,6 +84,9 @@ class TransformerStage final : public StageEngine {
   bool is_first() const { return options_.layers.has_embedding; }
   bool is_last() const { return options_.layers.has_head; }
 
+  // Makes the next Update wait, on the device, for work that reads weights and moments.
+  void UpdateAfter(const Completion& reading) { readers_.push_back(reading); }
+
   // Parameters by Hugging Face name; also the WeightSource of an export.
   ParameterSet& parameters() { return parameters_; }
 
@@ -194,8 +197,9 @@ class TransformerStage final : public StageEngine {
   Tensor unused_inputs_;         // the parts of a TokenSource's output that the stage does not keep
   Tensor unused_targets_;
   Allocator scalar_memory_;
-  Tensor scalars_;                 // by ScalarIndex
-  std::vector<MicroBatch> saved_;  // per micro-batch
+  Tensor scalars_;                   // by ScalarIndex
+  std::vector<MicroBatch> saved_;    // per micro-batch
+  std::vector<Completion> readers_;  // UpdateAfter's
   int64_t iteration_ = 0;
   bool dry_ = false;
   std::vector<IdleCommunicator> idle_groups_;  // of a dry run: tensor, key_value, data

@@ -209,6 +209,18 @@ void Allocator::Account(Usage& usage, int64_t bytes) {
   usage.peak_bytes = std::max(usage.peak_bytes, usage.bytes);
 }
 
+void Allocator::GiveBack() {
+  {
+    const std::lock_guard lock(mutex_);
+    DropFreeBlocks();
+  }
+  for (Allocator* part : {staging_.get(), host_.get()}) {
+    if (part != nullptr) {
+      part->GiveBack();
+    }
+  }
+}
+
 void Allocator::DropFreeBlocks() {
   for (const auto& [size, blocks] : free_blocks_) {
     for (const std::deque<FreeBlock>* each : {&blocks.plain, &blocks.moved}) {

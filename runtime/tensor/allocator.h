@@ -132,8 +132,12 @@ class Allocator {
   // memory is the host's, else one with a limit of its own.
   Allocator& staging() { return staging_ == nullptr ? *this : *staging_; }
   // Allocates memory for data that the device moves out to the host; a separate allocator even if the device's memory
-  // is the host's. Only the host limits it. REQUIRES: this is no other allocator's staging or host memory.
-  Allocator& host() const { return *host_; }
+  // is the host's, but its own there. Only the host limits it. REQUIRES: this is no other allocator's staging memory.
+  Allocator& host() { return host_ == nullptr ? *this : *host_; }
+  const Allocator& host() const { return host_ == nullptr ? *this : *host_; }
+
+  // Returns to the device the blocks that are kept for reuse.
+  void GiveBack();
 
  private:
   friend class Buffer;

@@ -46,7 +46,13 @@ void CheckpointWriter::GiveBack(std::unique_ptr<RankSnapshot> snapshot) {
   free_ = std::move(snapshot);
 }
 
-void CheckpointWriter::Write(std::unique_ptr<RankSnapshot> snapshot) { orders_.Push(std::move(snapshot)); }
+void CheckpointWriter::Write(std::unique_ptr<RankSnapshot> snapshot) {
+  const Completion copied = snapshot->copied;
+  // The pointer is shared because std::function copies its captures.
+  copied.Then([this, shared = std::make_shared<std::unique_ptr<RankSnapshot>>(std::move(snapshot))] {
+    orders_.Push(std::move(*shared));
+  });
+}
 
 void CheckpointWriter::WriteManifest(CheckpointContext context, v1::WriteManifestCommand command) {
   orders_.Push(Manifest{std::move(context), std::move(command)});
@@ -85,6 +91,7 @@ void CheckpointWriter::Do(std::unique_ptr<RankSnapshot> snapshot) {
 }
 
 absl::Status CheckpointWriter::WriteFiles(const RankSnapshot& snapshot, v1::CheckpointReport& report) {
+  GP_RETURN_IF_ERROR(snapshot.copied.status());
   const CheckpointContext& context = snapshot.context;
   const std::string& path = context.job.checkpoint.path;
   GP_RETURN_IF_ERROR(Root(path).Check());

@@ -37,7 +37,9 @@ struct CheckpointContext {
 
 // A rank's state before an iteration, to be filled in place.
 struct RankSnapshot {
+  std::shared_ptr<const void> memory;  // keeps what the stages lie in
   std::vector<StateSnapshot> stages;
+  Completion copied;  // the stages are whole
   CheckpointContext context;
   int64_t iteration = 0;
   int64_t taken_ns = 0;  // when copying began
@@ -54,7 +56,7 @@ class CheckpointWriter {
 
   // Takes the only snapshot, with the memory that it had; nullptr: it is being written. Any thread.
   std::unique_ptr<RankSnapshot> Take();
-  // Give it back: unwritten, or to be written, which CheckpointWritten answers.
+  // Give it back: unwritten, or to be written once it is whole, which CheckpointWritten answers.
   void GiveBack(std::unique_ptr<RankSnapshot> snapshot);
   void Write(std::unique_ptr<RankSnapshot> snapshot);
   // Answered by ManifestWritten, after the snapshot that is being written.

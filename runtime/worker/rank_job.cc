@@ -143,9 +143,11 @@ int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
 RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock, KeptStates* kept)
     : preparation_(std::move(preparation)),
       clock_(clock),
-      device_(std::move(device)),
-      allocator_(preparation_.memory_limit_bytes > 0 ? preparation_.memory_limit_bytes : kUnlimitedMemoryBytes,
-                 *device_),
+      memory_(std::make_shared<DeviceMemory>(std::move(device), preparation_.memory_limit_bytes > 0
+                                                                    ? preparation_.memory_limit_bytes
+                                                                    : kUnlimitedMemoryBytes)),
+      allocator_(memory_->allocator),
+      gives_back_{allocator_},
       engines_(preparation_.plan.stages.size()),
       transformers_(preparation_.plan.stages.size()),
       kept_(preparation_.job.recovery == Recovery::kMemory ? kept : nullptr) {}
@@ -348,7 +350,22 @@ absl::Status RankJob::TakeMemoryForStates() {
   return kept_->Prepare(owner(), stages);
 }
 
-absl::Status RankJob::KeepState() { return kept_ == nullptr ? absl::OkStatus() : kept_->Save(state(), KeptStages()); }
+absl::Status RankJob::KeepState() {
+  if (kept_ == nullptr) {
+    return absl::OkStatus();
+  }
+  GP_ASSIGN_OR_RETURN(const Completion copied, kept_->Save(state(), KeptStages()));
+  UpdateAfter(copied);
+  return absl::OkStatus();
+}
+
+void RankJob::UpdateAfter(const Completion& copied) {
+  for (TransformerStage* const stage : transformers_) {
+    if (stage != nullptr) {
+      stage->UpdateAfter(copied);
+    }
+  }
+}
 
 CheckpointContext RankJob::checkpoint_context() const {
   const std::lock_guard lock(mutex_);
@@ -368,17 +385,18 @@ absl::Status RankJob::CopyState(RankSnapshot& snapshot) {
   }
   snapshot.context = checkpoint_context();
   snapshot.iteration = next_iteration_;
-  size_t copied = 0;
+  snapshot.stages.clear();
+  snapshot.memory = memory_;
   for (int32_t stage = 0; stage < std::ssize(engines_); ++stage) {
-    if (transformers_[stage] == nullptr) {
-      continue;
+    if (transformers_[stage] != nullptr) {
+      // Of several stages the last copy is behind the others.
+      GP_ASSIGN_OR_RETURN(snapshot.copied,
+                          snapshot.stages.emplace_back().Take(
+                              preparation_.job.model, preparation_.plan.stages[stage].layers,
+                              transformers_[stage]->parameters().all(), preparation_.sharding(), allocator_.host()));
     }
-    snapshot.stages.resize(std::max(snapshot.stages.size(), copied + 1));
-    GP_RETURN_IF_ERROR(snapshot.stages[copied++].Take(preparation_.job.model, preparation_.plan.stages[stage].layers,
-                                                      transformers_[stage]->parameters().all(),
-                                                      preparation_.sharding()));
   }
-  snapshot.stages.resize(copied);
+  UpdateAfter(snapshot.copied);
   return absl::OkStatus();
 }
 

@@ -98,7 +98,7 @@ class RankJob {
   // Number of threads that the rank computes with; 0 where it computes nothing.
   int32_t threads() const { return modelled() ? 0 : preparation_.threads; }
   std::string_view instructions() const { return InstructionsOf(preparation_.run.backend); }
-  std::optional<DeviceVersions> versions() const { return VersionsOf(*device_); }
+  std::optional<DeviceVersions> versions() const { return VersionsOf(*memory_->device); }
   const Allocator& allocator() const { return allocator_; }
   RankMemory memory_peaks() const;
   std::map<int32_t, PeerClock> peer_clocks() const { return session_->transport().peer_clocks(); }
@@ -130,15 +130,16 @@ class RankJob {
   absl::Status Train(int64_t start_iteration, int64_t end_iteration, const Observer& observer,
                      int64_t evaluate_from = 0);
 
-  // Copies the state into memory that outlives the process, for a job that wants it. Errors: those of KeptStates::Save.
+  // Begins to copy the state into memory that outlives the process, for a job that wants it; the next update waits for
+  // it on the device. Errors: those of KeptStates::Save.
   absl::Status KeepState();
   // States kept of this job's run and rank, newest first.
   std::vector<StateIdentity> kept_states() const;
 
   // Context of this rank's checkpoints in the latest epoch. Any thread.
   CheckpointContext checkpoint_context() const;
-  // Copies the state into `snapshot`, all but its time. Errors: those of StateSnapshot::Take; FailedPrecondition: the
-  // rank holds none.
+  // Begins to copy the state into `snapshot`, all but its time, likewise. Errors: those of StateSnapshot::Take;
+  // FailedPrecondition: the rank holds none.
   absl::Status CopyState(RankSnapshot& snapshot);
 
   // Do as EpochSession's.
@@ -151,6 +152,7 @@ class RankJob {
   // `clock`: for the waits of fetching; wakes them when `stop` is set.
   absl::Status OpenState(Clock& clock, const StopEvent& stop);
   absl::Status TakeMemoryForStates();
+  void UpdateAfter(const Completion& copied);
   // The stages of this rank, with the tensors that are kept of them.
   std::vector<KeptStates::Stage> KeptStages() const;
   KeptStates::Owner owner() const {
@@ -171,8 +173,23 @@ class RankJob {
 
   RankPreparation preparation_;  // the latest
   InterruptibleClock clock_;
-  std::unique_ptr<Device> device_;
-  Allocator allocator_;
+  // A device and its memory, which snapshots may need longer than the job.
+  struct DeviceMemory {
+    DeviceMemory(std::unique_ptr<Device> opened, int64_t limit_bytes)
+        : device(std::move(opened)), allocator(limit_bytes, *device) {}
+
+    std::unique_ptr<Device> device;
+    Allocator allocator;
+  };
+  // Gives back what the job has freed: the next one needs it.
+  struct GivesBack {
+    Allocator& allocator;
+
+    ~GivesBack() { allocator.GiveBack(); }
+  };
+  const std::shared_ptr<DeviceMemory> memory_;
+  Allocator& allocator_;
+  const GivesBack gives_back_;
   std::unique_ptr<TrainingData> data_;
   std::unique_ptr<TrainingData> validation_;   // null: nothing is evaluated here
   std::unique_ptr<DataChecker> data_checker_;  // of data_; null where there is none

@@ -114,8 +114,8 @@ class Trainer {
   bool interrupted_ = false;
   std::string exchange_secret_;  // of the run that is prepared
   bool ended_ = false;
+  CheckpointWriter writer_;       // told by the job's device
   std::unique_ptr<RankJob> job_;  // changed by the trainer's thread alone
-  CheckpointWriter writer_;
   Replicator replicator_;
   std::thread thread_;
 };

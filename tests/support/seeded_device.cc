@@ -9,7 +9,6 @@
 namespace geopipe {
 namespace {
 
-constexpr double kCopiedBytesPerNs = 25;
 constexpr int64_t kNeverNs = std::numeric_limits<int64_t>::max();
 
 }  // namespace
@@ -54,7 +53,7 @@ absl::Status SeededDevice::EnqueueCopy(const std::byte* from, std::byte* to, int
         std::memcpy(Real(to), Real(from), static_cast<size_t>(bytes));
         return absl::OkStatus();
       },
-      static_cast<int64_t>(static_cast<double>(bytes) / kCopiedBytesPerNs), queue);
+      static_cast<int64_t>(static_cast<double>(bytes) / copied_bytes_per_ns_), queue);
   return told_error();
 }
 
@@ -66,10 +65,10 @@ Completion SeededDevice::EnqueueRecord(Queue queue, const Mark& begun) {
     const std::lock_guard lock(mutex_);
     pending_records_ += queues_.pending() > 0 ? 1 : 0;
   }
-  const SeededQueues::EventPtr end = queues_.Record(line);
+  const auto end = std::make_shared<SeededQueues::Event>();
   Completion completion = Completion::Pending(end);
   const auto begin = std::static_pointer_cast<const SeededQueues::Event>(begun.point);
-  const auto finish = [this, completion, begin, end]() mutable {
+  auto finish = [this, completion, begin]() mutable {
     const absl::Status status = told_error();
     if (status.ok()) {
       const int64_t now_ns = Clock::Real().NowNs();
@@ -79,9 +78,10 @@ Completion SeededDevice::EnqueueRecord(Queue queue, const Mark& begun) {
     }
   };
   if (fault_ == DeviceFault::kLandsEarly && queue == Queue::kIn) {
-    Tell(finish);
+    finish();
+    queues_.Record(line, end, nullptr);
   } else {
-    queues_.Enqueue(line, [this, finish] { Tell(finish); });
+    queues_.Record(line, end, [this, finish] { Tell(finish); });
   }
   return completion;
 }

@@ -45,14 +45,18 @@ class SeededDevice final : public Device {
   void Drain();
   // Fails as devices do: once and for all.
   void Break(const absl::Status& why);
+  // SeededQueues': where nothing but a wait needs work to be done.
+  void RunOnlyWhenAwaited() { queues_.RunOnlyWhenAwaited(); }
   // Stops a queue at its present end, as a kernel does that never ends.
   void Hold(Queue queue) { queues_.Hold(static_cast<int>(queue)); }
   void Release(Queue queue) { queues_.Release(static_cast<int>(queue)); }
 
   // Records that had work before them still to do when they were made: the host ran ahead.
   int64_t pending_records() const;
-  // Time on the device's own clock at which all that was done so far was over.
+  // Time on the device's own clock at which all that was done so far was over. A kernel takes ten microseconds there,
+  // a copy as long as this rate says (25 bytes per nanosecond unless set).
   int64_t modelled_ns() const { return queues_.modelled_ns(); }
+  void set_copied_bytes_per_ns(double rate) { copied_bytes_per_ns_ = rate; }
 
   // Real place of the memory, for the device's thread; addresses of host memory stay as they are.
   template <class T>
@@ -80,6 +84,7 @@ class SeededDevice final : public Device {
   void RunTeller();
 
   const DeviceFault fault_;
+  double copied_bytes_per_ns_ = 25;
   mutable std::mutex mutex_;
   std::condition_variable told_;
   std::deque<std::function<void()>> news_;

@@ -13,8 +13,8 @@ namespace {
 
 // Time without new work after which the thread begins by itself.
 constexpr auto kMoment = std::chrono::milliseconds(1);
-// A queue may be starved or hurried for as many draws.
-constexpr int kDrawsPerMood = 24;
+// A queue is starved or hurried for 1 to so many draws, of powers of two.
+constexpr int kMaxMoodBits = 12;
 constexpr std::array<double, 3> kMoods{0.01, 0.3, 1.0};
 
 }  // namespace
@@ -63,11 +63,20 @@ void SeededQueues::Enqueue(int queue, std::function<void()> work, int64_t durati
 
 SeededQueues::EventPtr SeededQueues::Record(int queue) {
   auto event = std::make_shared<Event>();
-  Append(queue, {.work = nullptr, .awaited = nullptr, .recorded = event});
+  Record(queue, event, nullptr);
   return event;
 }
 
+void SeededQueues::Record(int queue, std::shared_ptr<Event> event, std::function<void()> work) {
+  Append(queue, {.work = std::move(work), .awaited = nullptr, .recorded = std::move(event)});
+}
+
 void SeededQueues::WaitFor(int queue, EventPtr event) { Append(queue, {.work = nullptr, .awaited = std::move(event)}); }
+
+void SeededQueues::RunOnlyWhenAwaited() {
+  const std::lock_guard lock(mutex_);
+  only_awaited_ = true;
+}
 
 void SeededQueues::Hold(int queue) { Append(queue, {.work = nullptr, .awaited = nullptr, .holds = true}); }
 
@@ -116,7 +125,7 @@ bool SeededQueues::CanRun(const Line& line) const {
 
 int SeededQueues::Draw() {
   if (--draws_left_ < 0) {
-    draws_left_ = static_cast<int>(random_() % kDrawsPerMood);
+    draws_left_ = 1 << (random_() % kMaxMoodBits);
     for (Line& line : lines_) {
       line.weight = kMoods.at(random_() % kMoods.size());
     }
@@ -175,7 +184,7 @@ void SeededQueues::RunHead(std::unique_lock<std::mutex>& lock, Line& line) {
 void SeededQueues::Run() {
   std::unique_lock lock(mutex_);
   while (true) {
-    changed_.wait(lock, [this] { return closing_ || pending_ > 0; });
+    changed_.wait(lock, [this] { return closing_ || (pending_ > 0 && (!only_awaited_ || waiting_ > 0 || hurries_)); });
     // Lets more be enqueued, which widens the choice.
     while (waiting_ == 0 && !hurries_ && !closing_ && quiet_at_ != appended_) {
       quiet_at_ = appended_;

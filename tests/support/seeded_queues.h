@@ -1,7 +1,7 @@
 // In-order queues of work that one thread runs one piece at a time, in an order drawn from a seed: at some seed, any
 // order that the events between the queues allow. Work whose dependency was forgotten gives other results at some seed.
-// Work also comes late: the thread runs a queue's head only when somebody waits, or when nothing was enqueued for a
-// moment.
+// Work also comes late: the thread runs a queue's head only when somebody waits, or (unless that is ruled out) when
+// nothing was enqueued for a moment.
 #pragma once
 
 #include <condition_variable>
@@ -46,12 +46,17 @@ class SeededQueues {
   // Appends work that takes `duration_ns` of modelled time. It runs on the queues' thread and must not wait for them.
   void Enqueue(int queue, std::function<void()> work, int64_t duration_ns = 0);
   EventPtr Record(int queue);
+  // The same with an event of the caller's, which happens right after `work`.
+  void Record(int queue, std::shared_ptr<Event> event, std::function<void()> work);
   // Makes later work of the queue wait for the event.
   void WaitFor(int queue, EventPtr event);
   // Waits until the event has happened; false: it has not by `deadline_ns` (monotonic).
   bool Await(const EventPtr& event, int64_t deadline_ns);
   // Makes the thread run what it can until nothing is left, or all is held back; for those who look but do not wait.
   void Hurry();
+
+  // From now on work runs only while somebody waits, so that a seed always gives the same order.
+  void RunOnlyWhenAwaited();
 
   // Stops a queue at its present end, as a kernel does that never ends; Release lets it go on.
   void Hold(int queue);
@@ -98,6 +103,7 @@ class SeededQueues {
   int draws_left_ = 0;     // with the present weights
   int waiting_ = 0;
   bool hurries_ = false;
+  bool only_awaited_ = false;
   bool busy_ = false;
   bool closing_ = false;
   std::thread thread_;

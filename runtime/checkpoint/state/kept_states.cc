@@ -22,7 +22,7 @@
 #include "runtime/base/crc32c.h"
 #include "runtime/base/files.h"
 #include "runtime/base/host_memory.h"
-#include "runtime/tensor/staging.h"
+#include "runtime/tensor/device.h"
 
 namespace geopipe {
 namespace {
@@ -322,6 +322,7 @@ bool KeptStates::TakeWhatIsThere(int64_t bytes) {
 }
 
 absl::Status KeptStates::Prepare(const Owner& owner, std::span<const Stage> stages) {
+  GP_RETURN_IF_ERROR(Settle());
   Layout layout = LayoutOf(stages);
   if (this->owner() != owner || layout_ != layout) {
     memory_.reset();
@@ -422,32 +423,45 @@ void KeptStates::CheckStages(std::span<const Stage> stages) const {
   GP_CHECK(tensor == layout_.tensors.end(), "a state is saved without {}", tensor->name);
 }
 
-absl::Status KeptStates::CopyTo(std::byte* room, std::span<const Stage> stages) const {
+absl::StatusOr<Completion> KeptStates::CopyTo(std::byte* room, std::span<const Stage> stages) const {
+  Device* device = nullptr;
   auto kept = layout_.tensors.begin();
   for (const Stage& stage : stages) {
     for (const Parameter& parameter : stage.parameters) {
       if (parameter.piece.count == 0) {
         continue;
       }
+      if (device == nullptr) {
+        device = &parameter.master.allocator().device();
+        GP_RETURN_IF_ERROR(device->After(Queue::kOut, device->Record(Queue::kCompute)));
+      }
       std::byte* to = room + kept->offset;
       for (const Tensor* tensor : {&parameter.master, &parameter.first_moment, &parameter.second_moment}) {
-        GP_RETURN_IF_ERROR(ReadOnHost(
-            *tensor, [&](const Tensor& host) { std::memcpy(to, host.data(), static_cast<size_t>(host.bytes())); }));
+        GP_RETURN_IF_ERROR(device->Copy(tensor->address(), to, tensor->bytes(), Queue::kOut));
         to += RoomFor(kept->elements);
       }
       ++kept;
     }
   }
-  return absl::OkStatus();
+  return device == nullptr ? Completion() : device->Record(Queue::kOut);
 }
 
-absl::Status KeptStates::Save(const StateIdentity& state, std::span<const Stage> stages) {
+absl::Status KeptStates::Settle() const {
+  const absl::Status status = copy_.done() ? absl::OkStatus() : HostDevice().Wait(copy_, DeviceDeadlineNs());
+  return copy_.done() ? absl::OkStatus() : status;  // a copy that has failed is over, too
+}
+
+absl::StatusOr<Completion> KeptStates::Save(const StateIdentity& state, std::span<const Stage> stages) {
   GP_CHECK(memory_ != nullptr, "there is no room for a state; Prepare was not called");
   CheckStages(stages);
+  if (!copy_.done() && copied_ == state) {
+    return copy_;
+  }
+  GP_RETURN_IF_ERROR(Settle());
   const uint64_t order = NextOrder();
   if (Slot* held = Find(state); held != nullptr) {
     held->order.store(order, std::memory_order_release);
-    return absl::OkStatus();
+    return Completion();
   }
   Slot& slot = *std::ranges::min_element(head().slots, {},
                                          [](const Slot& each) { return each.order.load(std::memory_order_relaxed); });
@@ -455,11 +469,16 @@ absl::Status KeptStates::Save(const StateIdentity& state, std::span<const Stage>
   // The copy must not begin before the store. A fence for the compiler suffices: a killed process has executed all
   // instructions before the one it was killed at and none after, and the reader starts later.
   std::atomic_signal_fence(std::memory_order_seq_cst);
-  GP_RETURN_IF_ERROR(CopyTo(RoomOf(slot), stages));
-  slot.iteration = state.iteration;
-  slot.epoch = state.epoch;
-  slot.order.store(order, std::memory_order_release);
-  return absl::OkStatus();
+  GP_ASSIGN_OR_RETURN(copy_, CopyTo(RoomOf(slot), stages));
+  copied_ = state;
+  copy_.Then([&slot, copy = copy_, state, order] {
+    if (copy.status().ok()) {
+      slot.iteration = state.iteration;
+      slot.epoch = state.epoch;
+      slot.order.store(order, std::memory_order_release);
+    }
+  });
+  return copy_;
 }
 
 std::optional<KeptStates::Owner> KeptStates::owner() const {
@@ -500,6 +519,7 @@ absl::StatusOr<std::unique_ptr<WeightSource>> KeptStates::Read(const Owner& owne
 }
 
 void KeptStates::Forget() {
+  static_cast<void>(Settle());
   if (memory_ != nullptr) {
     for (Slot& slot : head().slots) {
       slot.order.store(0, std::memory_order_relaxed);

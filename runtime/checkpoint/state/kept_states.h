@@ -24,6 +24,7 @@
 #include "runtime/base/unique_fd.h"
 #include "runtime/model/parameters.h"
 #include "runtime/model/weight_source.h"
+#include "runtime/tensor/completion.h"
 
 namespace geopipe {
 
@@ -55,15 +56,17 @@ class KeptStates {
 
   // Takes room for two states of these stages, of whose parameters only `piece` matters. States of the same owner and
   // tensors stay; any others are forgotten and their memory given back. ResourceExhausted names the bytes: there is too
-  // little memory; no state is held then, and there is no room.
+  // little memory; no state is held then, and there is no room. DeadlineExceeded: a device is still at a copy.
   absl::Status Prepare(const Owner& owner, std::span<const Stage> stages);
 
-  // Copies weights and moments, as the work enqueued before leaves them, over the older of the two states. A state that
-  // is held already is not copied again (states of one run and identity have the same bits), but counts as the newer of
-  // the two from now on: a process that resumes from the older one saves it first, and so does not lose it before there
-  // is another. Errors: those of staging memory and of the device; the older state is then lost, the newer one is not.
-  // REQUIRES: Prepare, of the same stages, was ok.
-  absl::Status Save(const StateIdentity& state, std::span<const Stage> stages);
+  // Begins to copy weights and moments, as the kernels enqueued before leave them, over the older of the two states;
+  // the state is held when the copy, on the device's out queue, is over. Waits for the copy before, if that is not
+  // over: two at once would leave no whole state. A state that is held already is not copied again (states of one run
+  // and identity have the same bits), but counts as the newer of the two from now on: a process that resumes from the
+  // older one saves it first, and so does not lose it before there is another. Errors: those of the device, at once or
+  // of the copy; the older state is then lost, the newer one is not. REQUIRES: Prepare, of the same stages, was ok;
+  // nothing writes to weights and moments, nor gives up their memory, before the copy is over.
+  absl::StatusOr<Completion> Save(const StateIdentity& state, std::span<const Stage> stages);
 
   // Owner of the states that are held or would be; nullopt: there is no room for any.
   std::optional<Owner> owner() const;
@@ -124,7 +127,10 @@ class KeptStates {
   void GiveBack();
   void WriteHead(const Owner& owner);
   void CheckStages(std::span<const Stage> stages) const;
-  absl::Status CopyTo(std::byte* room, std::span<const Stage> stages) const;
+  // Enqueues the copy of a state to its room.
+  absl::StatusOr<Completion> CopyTo(std::byte* room, std::span<const Stage> stages) const;
+  // Waits until no copy is under way. DeadlineExceeded: the device is stuck.
+  absl::Status Settle() const;
 
   Head& head() const;
   Slot* Find(const StateIdentity& state) const;
@@ -134,6 +140,8 @@ class KeptStates {
   UniqueFd fd_;
   std::unique_ptr<std::byte, Unmap> memory_;  // null: no room
   Layout layout_;                             // of memory_
+  StateIdentity copied_;                      // the latest copy's
+  Completion copy_;
 };
 
 }  // namespace geopipe

@@ -13,8 +13,11 @@
 namespace geopipe {
 namespace {
 
-absl::Status CopyTo(const Tensor& tensor, std::vector<float>& values) {
-  return ReadOnHost(tensor, [&](const Tensor& host) { values.assign(host.fp32().begin(), host.fp32().end()); });
+// Enqueues the copy of a tensor to new memory.
+absl::StatusOr<Tensor> CopyOf(const Tensor& tensor, Allocator& host) {
+  GP_ASSIGN_OR_RETURN(Tensor copy, Tensor::Create(host, MemoryCategory::kRecovery, tensor.dtype(), tensor.shape()));
+  GP_RETURN_IF_ERROR(Copy(tensor, copy, Queue::kOut));
+  return copy;
 }
 
 // The place of a unit in the model.
@@ -47,9 +50,10 @@ bool WritesPiece(const ModelSpec& model, const CheckpointUnit& unit, const Tenso
   return !is_replicated || NumberOf(model, unit) % sharding.data == sharding.data_rank;
 }
 
-absl::Status StateSnapshot::Take(const ModelSpec& model, const LayerRange& layers,
-                                 std::span<const Parameter> parameters, const ParameterSharding& sharding) {
-  std::vector<Held> held = std::exchange(held_, {});  // so that an error leaves no half of one
+absl::StatusOr<Completion> StateSnapshot::Take(const ModelSpec& model, const LayerRange& layers,
+                                               std::span<const Parameter> parameters, const ParameterSharding& sharding,
+                                               Allocator& host) {
+  held_.clear();
   parts_.clear();
   sharding_ = sharding;
   std::map<std::string_view, const Parameter*> by_name;
@@ -75,15 +79,17 @@ absl::Status StateSnapshot::Take(const ModelSpec& model, const LayerRange& layer
       }
     }
   }
-  held.resize(taken.size());
+  Device& device = host.device();
+  GP_RETURN_IF_ERROR(device.After(Queue::kOut, device.Record(Queue::kCompute)));
+  std::vector<Held> held(taken.size());
   for (size_t i = 0; i < taken.size(); ++i) {
     held[i].piece = taken[i]->piece;
-    GP_RETURN_IF_ERROR(CopyTo(taken[i]->master, held[i].value));
-    GP_RETURN_IF_ERROR(CopyTo(taken[i]->first_moment, held[i].first_moment));
-    GP_RETURN_IF_ERROR(CopyTo(taken[i]->second_moment, held[i].second_moment));
+    GP_ASSIGN_OR_RETURN(held[i].value, CopyOf(taken[i]->master, host));
+    GP_ASSIGN_OR_RETURN(held[i].first_moment, CopyOf(taken[i]->first_moment, host));
+    GP_ASSIGN_OR_RETURN(held[i].second_moment, CopyOf(taken[i]->second_moment, host));
   }
-  held_ = std::move(held);
-  return absl::OkStatus();
+  held_ = std::move(held);  // only now, so that an error leaves no half of one
+  return device.Record(Queue::kOut);
 }
 
 absl::Status StateSnapshot::Write(const std::string& folder, std::string_view tag, std::vector<FileEntry>& files,
@@ -112,7 +118,7 @@ absl::Status StateSnapshot::WritePart(const std::string& folder, const std::stri
   GP_ASSIGN_OR_RETURN(TensorFileWriter weights, TensorFileWriter::Create(folder, part.unit.weights_file(tag), values));
   for (const size_t i : part.held) {
     const Held& held = held_[i];
-    GP_RETURN_IF_ERROR(weights.Append(held.piece.tensor.name, held.piece.tensor.shape, held.value));
+    GP_RETURN_IF_ERROR(weights.Append(held.piece.tensor.name, held.piece.tensor.shape, held.value.fp32()));
   }
   GP_ASSIGN_OR_RETURN(FileEntry weights_entry, weights.Finish());
   GP_ASSIGN_OR_RETURN(TensorFileWriter moments,
@@ -120,8 +126,8 @@ absl::Status StateSnapshot::WritePart(const std::string& folder, const std::stri
   for (const size_t i : part.held) {
     const Held& held = held_[i];
     const ParameterTensor& tensor = held.piece.tensor;
-    GP_RETURN_IF_ERROR(moments.Append(FirstMomentName(tensor.name), tensor.shape, held.first_moment));
-    GP_RETURN_IF_ERROR(moments.Append(SecondMomentName(tensor.name), tensor.shape, held.second_moment));
+    GP_RETURN_IF_ERROR(moments.Append(FirstMomentName(tensor.name), tensor.shape, held.first_moment.fp32()));
+    GP_RETURN_IF_ERROR(moments.Append(SecondMomentName(tensor.name), tensor.shape, held.second_moment.fp32()));
   }
   GP_ASSIGN_OR_RETURN(FileEntry moments_entry, moments.Finish());
   files.push_back(std::move(weights_entry));
@@ -130,11 +136,11 @@ absl::Status StateSnapshot::WritePart(const std::string& folder, const std::stri
 }
 
 int64_t StateSnapshot::bytes() const {
-  int64_t floats = 0;
+  int64_t bytes = 0;
   for (const Held& held : held_) {
-    floats += std::ssize(held.value) + std::ssize(held.first_moment) + std::ssize(held.second_moment);
+    bytes += held.value.bytes() + held.first_moment.bytes() + held.second_moment.bytes();
   }
-  return floats * static_cast<int64_t>(sizeof(float));
+  return bytes;
 }
 
 }  // namespace geopipe

@@ -35,6 +35,7 @@ Tensor Make(Allocator& allocator) { return *Tensor::Create(allocator, kActivatio
 // Sends ten messages from memory that the next one, and kernels, take at once; returns what has arrived of each.
 std::vector<float> SendOut(uint64_t seed, DeviceFault fault) {
   SeededDevice device(seed, fault);
+  device.RunOnlyWhenAwaited();
   Allocator allocator(4 * kElements * 4, device);
   std::vector<Timed<Tensor>> messages;
   for (int i = 0; i < 10; ++i) {
@@ -54,6 +55,7 @@ std::vector<float> SendOut(uint64_t seed, DeviceFault fault) {
 // Receives ten messages into memory that kernels have just read; returns what they read.
 std::vector<float> TakeIn(uint64_t seed, DeviceFault fault) {
   SeededDevice device(seed, fault);
+  device.RunOnlyWhenAwaited();
   Allocator allocator(2 * kElements * 4, device);
   const Tensor sums = *Tensor::Zeros(allocator.staging(), kTransport, DType::kFp32, {10});
   for (int i = 0; i < 10; ++i) {

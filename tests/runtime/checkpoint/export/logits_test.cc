@@ -21,6 +21,7 @@
 #include "runtime/manifest/hf_config.h"
 #include "runtime/weights/hf_directory.h"
 #include "tests/runtime/checkpoint/export/checkpoint_of.h"
+#include "tests/runtime/checkpoint/state/taken_snapshot.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/runtime/model/pipeline_driver.h"
 #include "tests/support/temp_dir.h"
@@ -172,7 +173,7 @@ std::string Trained(const TransformerStageOptions& options, int64_t stages, cons
   const std::string folder = *BeginCheckpoint(root, options.training.iterations);
   for (size_t i = 0; i < split.size(); ++i) {
     StateSnapshot snapshot;
-    REQUIRE(snapshot.Take(options.model, split[i], pipeline.stage(i).parameters().all()).ok());
+    REQUIRE(TakeSnapshot(snapshot, options.model, split[i], pipeline.stage(i).parameters().all()).ok());
     REQUIRE(snapshot.Write(folder, "1-1", manifest.files).ok());
     for (const Parameter& parameter : pipeline.stage(i).parameters().all()) {
       if (values != nullptr) {

@@ -15,6 +15,7 @@
 #include "runtime/checkpoint/state/checkpoint_sources.h"
 #include "runtime/checkpoint/state/state_snapshot.h"
 #include "runtime/checkpoint/verify.h"
+#include "tests/runtime/checkpoint/state/taken_snapshot.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/runtime/executor/random_grid.h"
 #include "tests/support/random_pipeline.h"
@@ -37,7 +38,8 @@ GridResult TrainAndSave(GridOptions options, const std::string& root) {
   options.at_end = [&](const Rank& /*rank*/, TransformerStage& stage,
                        const TransformerStageOptions& of_stage) -> absl::Status {
     StateSnapshot snapshot;
-    GP_RETURN_IF_ERROR(snapshot.Take(of_stage.model, of_stage.layers, stage.parameters().all(), of_stage.sharding));
+    GP_RETURN_IF_ERROR(
+        TakeSnapshot(snapshot, of_stage.model, of_stage.layers, stage.parameters().all(), of_stage.sharding));
     std::vector<FileEntry> files;
     GP_RETURN_IF_ERROR(snapshot.Write(folder, "1-1", files));
     const std::lock_guard lock(mutex);

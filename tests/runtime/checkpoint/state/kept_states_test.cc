@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "optimizer/base/splitmix64.h"
+#include "optimizer/base/status_macros.h"
 #include "runtime/base/process.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/support/seed.h"
@@ -102,9 +103,14 @@ class KeepingRank {
       stages_.push_back({.stage = stage, .parameters = sets_.back().all()});
     }
   }
+  // Saves what the parameters are, and waits for it.
+  absl::Status SaveNow(KeptStates& kept, const StateIdentity& state) {
+    GP_ASSIGN_OR_RETURN(const Completion copied, kept.Save(state, stages_));
+    return HostDevice().Wait(copied, DeviceDeadlineNs());
+  }
   void Save(KeptStates& kept, const StateIdentity& state) {
     Become(state);
-    const absl::Status status = kept.Save(state, stages_);
+    const absl::Status status = SaveNow(kept, state);
     INFO(status);
     REQUIRE(status.ok());
   }
@@ -211,7 +217,7 @@ TEST_CASE("an error of the device costs the older state alone") {
   rank.Save(kept, {.iteration = 5, .epoch = 1});
   rank.Save(kept, {.iteration = 6, .epoch = 1});
   rank.device().Enqueue([] { return absl::InternalError("the device is on fire"); });
-  CHECK(absl::IsInternal(kept.Save({.iteration = 7, .epoch = 1}, rank.stages())));
+  CHECK(absl::IsInternal(rank.SaveNow(kept, {.iteration = 7, .epoch = 1})));
   CHECK(kept.List(17) == Identities{{6, 1}});
   KeepingRank next(/*on_device=*/true);
   CHECK(next.IsWhole(kept, {6, 1}));

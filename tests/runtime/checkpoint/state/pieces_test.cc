@@ -24,6 +24,7 @@
 #include "runtime/checkpoint/verify.h"
 #include "runtime/model/parameters.h"
 #include "runtime/weights/hf_directory.h"
+#include "tests/runtime/checkpoint/state/taken_snapshot.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/runtime/weights/written_hf_directory.h"
 #include "tests/support/sanitized.h"
@@ -112,7 +113,7 @@ std::string WrittenFrom(WeightSource& source, const std::string& root, const Mod
       RankStage stage;
       REQUIRE(stage.Fill(model, layers, rank, source).ok());
       StateSnapshot snapshot;
-      REQUIRE(snapshot.Take(model, layers, stage.set->all(), rank).ok());
+      REQUIRE(TakeSnapshot(snapshot, model, layers, stage.set->all(), rank).ok());
       const absl::Status status = snapshot.Write(folder, "1-1", manifest.files);
       INFO(status);
       REQUIRE(status.ok());

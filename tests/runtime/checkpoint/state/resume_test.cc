@@ -14,8 +14,10 @@
 #include "runtime/checkpoint/state/state_snapshot.h"
 #include "runtime/checkpoint/verify.h"
 #include "runtime/model/init.h"
+#include "tests/runtime/checkpoint/state/taken_snapshot.h"
 #include "tests/runtime/checkpoint/written_checkpoint.h"
 #include "tests/runtime/model/pipeline_driver.h"
+#include "tests/support/seed.h"
 #include "tests/support/seeded_device.h"
 #include "tests/support/temp_dir.h"
 
@@ -37,14 +39,22 @@ struct Numbers {
   friend bool operator==(const Numbers&, const Numbers&) = default;
 };
 
-// Copies the state of all stages, trains on, and then writes the copies: the state before `iteration`.
+// Begins to copy the state of all stages, trains on, and then writes the copies: the state before `iteration`.
 std::string Save(PipelineDriver& pipeline, const TransformerStageOptions& options, const std::vector<LayerRange>& split,
                  const std::string& root, int64_t iteration) {
   std::vector<StateSnapshot> snapshots(split.size());
+  std::vector<Completion> copies;
   for (size_t i = 0; i < split.size(); ++i) {
-    REQUIRE(snapshots[i].Take(options.model, split[i], pipeline.stage(i).parameters().all()).ok());
+    const absl::StatusOr<Completion> copied =
+        BeginSnapshot(snapshots[i], options.model, split[i], pipeline.stage(i).parameters().all());
+    REQUIRE(copied.ok());
+    copies.push_back(*copied);
+    pipeline.stage(i).UpdateAfter(*copied);
   }
   pipeline.Iterate(iteration, DriveOrder::k1F1B);
+  for (const Completion& copied : copies) {
+    REQUIRE(HostDevice().Wait(copied, DeviceDeadlineNs()).ok());
+  }
   CheckpointManifest manifest = ManifestOf(options.model, iteration);
   const std::string folder = *BeginCheckpoint(root, iteration);
   for (const StateSnapshot& snapshot : snapshots) {
@@ -64,8 +74,10 @@ CheckpointState Restored(const std::string& folder, const ModelSpec& model) {
   return CheckpointState(*std::move(checkpoint));
 }
 
-// Each leg begins with the checkpoint that the one before has left, in engines of its own.
-Numbers Train(const TransformerStageOptions& options, const std::vector<Leg>& legs, bool on_toy = false) {
+// Each leg begins with the checkpoint that the one before has left, in engines of its own. `seed`: of the device; none:
+// the processor.
+Numbers Train(const TransformerStageOptions& options, const std::vector<Leg>& legs,
+              std::optional<uint64_t> seed = std::nullopt) {
   const TempDir root;
   RandomTokens tokens(options.model.vocab_size, options.sequence_length);
   RandomWeights fresh(/*seed=*/5);
@@ -79,8 +91,8 @@ Numbers Train(const TransformerStageOptions& options, const std::vector<Leg>& le
     }
     WeightSource& source = state.has_value() ? static_cast<WeightSource&>(*state) : fresh;
     const std::vector<LayerRange> split = Split(options.model, leg.stages);
-    std::optional<SeededDevice> toy;
-    PipelineDriver pipeline(options, split, tokens, source, on_toy ? &toy.emplace() : nullptr);
+    std::optional<SeededDevice> device;
+    PipelineDriver pipeline(options, split, tokens, source, seed.has_value() ? &device.emplace(*seed) : nullptr);
     for (; iteration < leg.to; ++iteration) {
       numbers.iterations.push_back(pipeline.Iterate(iteration, DriveOrder::k1F1B));
     }
@@ -109,10 +121,16 @@ TEST_CASE("training that goes on from a checkpoint has the bits of training that
   }
 }
 
-TEST_CASE("a checkpoint of a device with memory of its own has the bits of the processor's") {
+TEST_CASE(
+    "a checkpoint of a device with memory of its own has the bits of the processor's, in any order of its queues") {
   const TransformerStageOptions options = SmallOptions(/*tied=*/true);
   const std::vector<Leg> legs{{.to = 2, .stages = 3}, {.to = 4, .stages = 2}};
-  CHECK(Train(options, legs, /*on_toy=*/true) == Train(options, {{.to = 4, .stages = 1}}));
+  const Numbers expected = Train(options, legs);
+  const uint64_t first = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << first);
+  for (int i = 0; i < TestSeeds(); ++i) {
+    CHECK(Train(options, legs, first + i) == expected);
+  }
 }
 
 TEST_CASE("the weights of a checkpoint alone begin a training of their own") {
@@ -124,7 +142,7 @@ TEST_CASE("the weights of a checkpoint alone begin a training of their own") {
   auto set = ParameterSet::Create(ParameterBuckets(model, {.has_head = true}), {}, weights, allocator, *backend);
   REQUIRE(set.ok());
   StateSnapshot snapshot;
-  REQUIRE(snapshot.Take(model, {.has_head = true}, set->all()).ok());
+  REQUIRE(TakeSnapshot(snapshot, model, {.has_head = true}, set->all()).ok());
   CHECK(snapshot.bytes() == 12 * (8 + 20 * 8));
   const Tensor& norm = set->Find("model.norm.weight")->value;
   CHECK(SameBits({norm.fp32().begin(), norm.fp32().end()}, StateValues(1, "model.norm.weight", 8)));
