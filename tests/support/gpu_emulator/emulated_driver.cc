@@ -141,10 +141,13 @@ void Device::SynchronizeAll() {
 }
 
 Driver& Driver::Get() {
-  static Driver driver;
-  static const bool is_started = driver.Restart(nullptr) == kGpOk;
-  (void)is_started;  // the error is kept
-  return driver;
+  static Driver* const driver = [] {
+    auto* made = new Driver;
+    (void)made->Restart(nullptr);  // keeps the error
+    (void)std::atexit([] { Get().LoseAll(); });
+    return made;
+  }();
+  return *driver;
 }
 
 GpResult Driver::Restart(const char* settings) {
@@ -164,15 +167,21 @@ GpResult Driver::Restart(const char* settings) {
   return kGpOk;
 }
 
+void Driver::LoseAll() {
+  for (const auto& [ordinal, device] : devices_) {
+    device->Lose(kUnknown);
+  }
+}
+
 void Driver::Clear() {
   ++generation_;
   devices_.clear();  // joins their threads
   for (const auto& [address, block] : device_blocks_) {
-    FreePoisoned(reinterpret_cast<void*>(address - kForeign), block.bytes);
+    FreePoisoned(block.real, block.bytes);
   }
   for (const auto& [address, block] : host_blocks_) {
     if (!block.is_registered) {
-      FreePoisoned(reinterpret_cast<void*>(address), block.bytes);
+      FreePoisoned(block.real, block.bytes);
     }
   }
   device_blocks_.clear();
@@ -245,7 +254,7 @@ void* Driver::AllocateDevice(Device& device, int64_t bytes) {
   }
   peak_bytes_ = std::max(peak_bytes_, all);
   const uintptr_t address = AddressOf(real) + kForeign;
-  device_blocks_[address] = {.bytes = bytes, .ordinal = device.ordinal()};
+  device_blocks_[address] = {.real = real, .bytes = bytes, .ordinal = device.ordinal()};
   return reinterpret_cast<void*>(address);
 }
 
@@ -256,7 +265,7 @@ bool Driver::FreeDevice(const Device& device, void* memory) {
     return false;
   }
   allocated_bytes_[device.ordinal()] -= Granules(found->second.bytes);
-  FreePoisoned(Real(memory), found->second.bytes);
+  FreePoisoned(found->second.real, found->second.bytes);
   device_blocks_.erase(found);
   return true;
 }
@@ -265,7 +274,7 @@ void* Driver::AllocateHost(int64_t bytes) {
   void* memory = AllocatePoisoned(kHostAlignment, bytes);
   if (memory != nullptr) {
     const std::lock_guard lock(mutex_);
-    host_blocks_[AddressOf(memory)] = {.bytes = bytes};
+    host_blocks_[AddressOf(memory)] = {.real = memory, .bytes = bytes};
   }
   return memory;
 }
@@ -291,7 +300,7 @@ bool Driver::Register(void* memory, int64_t bytes) {
   if (overlaps) {
     return false;
   }
-  host_blocks_[begin] = {.bytes = bytes, .is_registered = true};
+  host_blocks_[begin] = {.real = memory, .bytes = bytes, .is_registered = true};
   return true;
 }
 

@@ -120,8 +120,8 @@ inline constexpr size_t kCounted = 13;
 // The process's driver. Thread-safe but for Restart.
 class Driver {
  public:
+  // Stays until the process ends, when threads may still wait for work; what is queued then is dropped.
   static Driver& Get();
-  ~Driver() { Clear(); }
 
   // See GpEmulator.
   GpResult Restart(const char* settings);
@@ -173,6 +173,7 @@ class Driver {
 
  private:
   struct Block {
+    void* real = nullptr;  // the processor's address
     int64_t bytes = 0;
     int32_t ordinal = -1;        // of the device; pinned memory is of all
     bool is_registered = false;  // the caller's memory
@@ -180,6 +181,7 @@ class Driver {
   using Blocks = std::map<uintptr_t, Block>;
 
   static const Block* BlockOf(const Blocks& blocks, const void* memory, int64_t bytes);
+  void LoseAll();
   void Clear();
 
   std::mutex mutex_;
