@@ -143,7 +143,7 @@ Operation MakeOperation(Steps& steps, const GpProductShape& shape) {
     // The heuristic takes the alignment of the row from its address, which is not known yet: here is one of the least.
     alignas(512) static constexpr std::array<char, 512> kPlace = {};
     SetOperation(steps, operation, CUBLASLT_MATMUL_DESC_BIAS_POINTER,
-                 static_cast<const void*>(&kPlace[static_cast<size_t>(shape.alignment_bytes)]));
+                 static_cast<const void*>(&kPlace[static_cast<size_t>(shape.row_alignment_bytes)]));
   }
   return operation;
 }
@@ -173,14 +173,16 @@ Preference MakePreference(Steps& steps, const GpProductShape& shape) {
   }
   const uint32_t reductions = CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE;
   const auto workspace = static_cast<uint64_t>(shape.workspace_limit_bytes);
-  const auto alignment = static_cast<uint32_t>(shape.alignment_bytes);
   SetPreference(steps, preference, CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, reductions);
   SetPreference(steps, preference, CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, workspace);
-  for (const auto attribute :
-       {CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES,
-        CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES}) {
-    SetPreference(steps, preference, attribute, alignment);
-  }
+  const auto set_alignment = [&](cublasLtMatmulPreferenceAttributes_t attribute, int32_t bytes) {
+    SetPreference(steps, preference, attribute, static_cast<uint32_t>(bytes));
+  };
+  set_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, shape.b_alignment_bytes);
+  set_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, shape.a_alignment_bytes);
+  set_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+                shape.has_addend != 0 ? shape.c_alignment_bytes : shape.d_alignment_bytes);
+  set_alignment(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, shape.d_alignment_bytes);
   return preference;
 }
 

@@ -157,9 +157,13 @@ typedef struct GpProductShape {
   int32_t has_addend;
   // 1: a vector [n] of fp32 is added to each row. kGpUnsupported unless D is fp32 and batch is 1.
   int32_t has_row;
-  // Power of two from the size of an element to 256, to which every pointer of a run is aligned. To have the same bits
-  // whatever the addresses, take it from extents and strides.
-  int32_t alignment_bytes;
+  // Powers of two from the size of an element to 256, to which the pointers of a run are aligned; of no meaning for
+  // what the shape has not. To have the same bits whatever the addresses, take them from extents and strides.
+  int32_t a_alignment_bytes;
+  int32_t b_alignment_bytes;
+  int32_t c_alignment_bytes;
+  int32_t d_alignment_bytes;
+  int32_t row_alignment_bytes;
   // The plan is made for so many SMs. A constant gives the same plan on devices with different numbers of them; 0: the
   // device's own.
   int32_t multiprocessors;

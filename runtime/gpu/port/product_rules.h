@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 
 #include "runtime/gpu/port/gpu_port.h"
 
@@ -16,6 +15,10 @@ struct Verdict {
 };
 
 inline int64_t ElementBytes(GpDType type) { return type == kGpBf16 ? 2 : 4; }
+
+inline bool IsAlignment(int32_t bytes, GpDType type) {
+  return bytes >= ElementBytes(type) && bytes <= 256 && (bytes & (bytes - 1)) == 0;
+}
 
 inline Verdict CheckTypes(const GpProductShape& shape) {
   const bool is_fp32 = shape.operand_type == kGpFp32 && shape.result_type == kGpFp32;
@@ -41,10 +44,12 @@ inline Verdict CheckExtents(const GpProductShape& shape) {
   if (shape.batch > 1 && shape.d_batch_stride < (shape.m - 1) * shape.d_stride + shape.n) {
     return {kGpInvalid, "results of the batch overlap"};
   }
-  const int64_t alignment = shape.alignment_bytes;
-  if (alignment < ElementBytes(shape.operand_type) || alignment < ElementBytes(shape.result_type) || alignment > 256 ||
-      (alignment & (alignment - 1)) != 0) {
-    return {kGpInvalid, "the alignment is a power of two from the size of an element to 256"};
+  if (!IsAlignment(shape.a_alignment_bytes, shape.operand_type) ||
+      !IsAlignment(shape.b_alignment_bytes, shape.operand_type) ||
+      !IsAlignment(shape.d_alignment_bytes, shape.result_type) ||
+      (shape.has_addend != 0 && !IsAlignment(shape.c_alignment_bytes, shape.result_type)) ||
+      (shape.has_row != 0 && !IsAlignment(shape.row_alignment_bytes, kGpFp32))) {
+    return {kGpInvalid, "an alignment is a power of two from the size of an element to 256"};
   }
   if (shape.multiprocessors < 0 || shape.workspace_limit_bytes < 0) {
     return {kGpInvalid, "neither SMs nor workspace are negative"};
@@ -70,11 +75,11 @@ inline Verdict CheckProductRun(const GpProductShape& shape, const GpProductOpera
       (operands.c != nullptr) != has_addend || (operands.row != nullptr) != has_row) {
     return {kGpInvalid, "an operand is missing, or not in the shape"};
   }
-  for (const void* operand : {operands.a, operands.b, operands.c, static_cast<const void*>(operands.row),
-                              static_cast<const void*>(operands.d)}) {
-    if (!IsAligned(operand, shape.alignment_bytes)) {
-      return {kGpInvalid, "an operand is less aligned than the shape says"};
-    }
+  if (!IsAligned(operands.a, shape.a_alignment_bytes) || !IsAligned(operands.b, shape.b_alignment_bytes) ||
+      !IsAligned(operands.d, shape.d_alignment_bytes) ||
+      (has_addend && !IsAligned(operands.c, shape.c_alignment_bytes)) ||
+      (has_row && !IsAligned(operands.row, shape.row_alignment_bytes))) {
+    return {kGpInvalid, "an operand is less aligned than the shape says"};
   }
   if (has_addend && operands.c == operands.d &&
       (shape.c_stride != shape.d_stride || (shape.batch > 1 && shape.c_batch_stride != shape.d_batch_stride))) {

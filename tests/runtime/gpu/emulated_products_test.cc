@@ -69,9 +69,16 @@ TEST_CASE("shapes that the port does not have are refused") {
       {"shorter than the rows", kGpInvalid, [](GpProductShape& s) { s.c_stride = s.n - 1; }},
       {"shorter than the rows", kGpInvalid, [](GpProductShape& s) { s.d_stride = s.n - 1; }},
       {"results of the batch overlap", kGpInvalid, [](GpProductShape& s) { s.d_batch_stride = 0; }},
-      {"power of two", kGpInvalid, [](GpProductShape& s) { s.alignment_bytes = 12; }},
-      {"power of two", kGpInvalid, [](GpProductShape& s) { s.alignment_bytes = 2; }},
-      {"power of two", kGpInvalid, [](GpProductShape& s) { s.alignment_bytes = 512; }},
+      {"power of two", kGpInvalid, [](GpProductShape& s) { s.a_alignment_bytes = 12; }},
+      {"power of two", kGpInvalid, [](GpProductShape& s) { s.b_alignment_bytes = 2; }},
+      {"power of two", kGpInvalid, [](GpProductShape& s) { s.c_alignment_bytes = 512; }},
+      {"power of two", kGpInvalid, [](GpProductShape& s) { s.d_alignment_bytes = 0; }},
+      {"power of two", kGpInvalid,
+       [](GpProductShape& s) {
+         s.batch = 1;
+         s.has_row = 1;
+         s.row_alignment_bytes = 3;
+       }},
       {"negative", kGpInvalid, [](GpProductShape& s) { s.multiprocessors = -1; }},
       {"negative", kGpInvalid, [](GpProductShape& s) { s.workspace_limit_bytes = -1; }},
   };
@@ -94,7 +101,8 @@ TEST_CASE("runs refuse operands that are missing, misaligned or too small, and t
   GpStream stream = gpu.Stream();
   GpProductShape shape = ShapeOf(kGpFp32, kGpFp32, false, false, 8, 8, 8, 1, With::kAddendAndRow);
   shape.a_stride = shape.b_stride = shape.c_stride = shape.d_stride = 8;
-  shape.alignment_bytes = 16;
+  shape.a_alignment_bytes = shape.b_alignment_bytes = shape.c_alignment_bytes = 16;
+  shape.d_alignment_bytes = shape.row_alignment_bytes = 16;
   GpProductPlan* plan = nullptr;
   REQUIRE(products.make(&shape, &plan) == kGpOk);
   const int64_t workspace_bytes = products.workspace_bytes(plan);
@@ -116,7 +124,12 @@ TEST_CASE("runs refuse operands that are missing, misaligned or too small, and t
   CHECK(with([](GpProductOperands& o) { o.c = nullptr; }) == kGpInvalid);
   CHECK(with([](GpProductOperands& o) { o.row = nullptr; }) == kGpInvalid);
   CHECK_THAT(gpu.runtime().last_error(), Contains("missing"));
+  CHECK(with([&](GpProductOperands& o) { o.a = memory + 1; }) == kGpInvalid);
+  CHECK_THAT(gpu.runtime().last_error(), Contains("less aligned"));
   CHECK(with([&](GpProductOperands& o) { o.b = memory + 65; }) == kGpInvalid);
+  CHECK(with([&](GpProductOperands& o) { o.c = memory + 129; }) == kGpInvalid);
+  CHECK(with([&](GpProductOperands& o) { o.row = memory + 193; }) == kGpInvalid);
+  CHECK(with([&](GpProductOperands& o) { o.d = memory + 257; }) == kGpInvalid);
   CHECK_THAT(gpu.runtime().last_error(), Contains("less aligned"));
   CHECK(with([&](GpProductOperands& o) { o.a = memory + 1024 - 60; }) == kGpInvalid);
   CHECK_THAT(gpu.runtime().last_error(), Contains("a reaches beyond its device memory"));

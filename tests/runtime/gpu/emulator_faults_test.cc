@@ -131,7 +131,11 @@ TEST_CASE("faults count products among the launches") {
                                 .d_batch_stride = 0,
                                 .has_addend = 0,
                                 .has_row = 0,
-                                .alignment_bytes = 4,
+                                .a_alignment_bytes = 4,
+                                .b_alignment_bytes = 4,
+                                .c_alignment_bytes = 0,
+                                .d_alignment_bytes = 4,
+                                .row_alignment_bytes = 0,
                                 .multiprocessors = 0,
                                 .workspace_limit_bytes = 0};
   GpProductPlan* plan = nullptr;

@@ -11,15 +11,18 @@
 namespace geopipe {
 namespace {
 
-int64_t BytesOf(GpDType type) { return type == kGpBf16 ? 2 : 4; }
+int32_t BytesOf(GpDType type) { return type == kGpBf16 ? 2 : 4; }
 
 size_t Index(int64_t index) { return static_cast<size_t>(index); }
 
-// Numbers of a type on the device, and what they are in fp32.
+// Numbers of a type on the device, aligned to it and no more, and what they are in fp32.
 class Array {
  public:
   Array(TrialDevice& device, GpDType type, int64_t count)
-      : device_(device), type_(type), values_(Index(count)), memory_(device.Memory(bytes())) {}
+      : device_(device),
+        type_(type),
+        values_(Index(count)),
+        memory_(static_cast<std::byte*>(device.Memory(bytes() + BytesOf(type))) + BytesOf(type)) {}
 
   void* memory() const { return memory_; }
   float operator[](int64_t index) const { return values_[Index(index)]; }
@@ -215,7 +218,11 @@ GpProductShape ShapeOf(GpDType operands, GpDType result, bool a_transposed, bool
           .d_batch_stride = d_batch_stride,
           .has_addend = has_addend ? 1 : 0,
           .has_row = has_row ? 1 : 0,
-          .alignment_bytes = static_cast<int32_t>(std::max(BytesOf(operands), BytesOf(result))),
+          .a_alignment_bytes = BytesOf(operands),
+          .b_alignment_bytes = BytesOf(operands),
+          .c_alignment_bytes = BytesOf(result),
+          .d_alignment_bytes = BytesOf(result),
+          .row_alignment_bytes = BytesOf(kGpFp32),
           .multiprocessors = 0,
           .workspace_limit_bytes = 1 << 20};
 }

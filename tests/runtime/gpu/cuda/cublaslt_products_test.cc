@@ -63,19 +63,26 @@ TEST_CASE("cuBLASLt is asked, column by column, for the port's products") {
 TEST_CASE("cuBLASLt's choice hangs on the shape and on what keeps bits alike") {
   TheCublasLt() = {};
   GpProductShape shape = Plain();
-  shape.alignment_bytes = 16;
+  shape.a_alignment_bytes = 4;
+  shape.b_alignment_bytes = 8;
+  shape.c_alignment_bytes = 16;
+  shape.d_alignment_bytes = 32;
+  shape.row_alignment_bytes = 64;
   shape.multiprocessors = 128;
   shape.workspace_limit_bytes = 32 << 20;
   REQUIRE(MakeAndDestroy(shape) == kGpOk);
   CHECK(TheCublasLt().compute_type == CUBLAS_COMPUTE_32F);
   CHECK(TheCublasLt().reductions == (CUBLASLT_REDUCTION_SCHEME_NONE | CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
   CHECK(TheCublasLt().workspace_limit == 32 << 20);
-  CHECK(TheCublasLt().alignment_a == 16);
-  CHECK(TheCublasLt().alignment_b == 16);
+  CHECK(TheCublasLt().alignment_a == 8);  // its first operand is our second
+  CHECK(TheCublasLt().alignment_b == 4);
   CHECK(TheCublasLt().alignment_c == 16);
-  CHECK(TheCublasLt().alignment_d == 16);
-  CHECK(TheCublasLt().row_alignment == 16);
+  CHECK(TheCublasLt().alignment_d == 32);
+  CHECK(TheCublasLt().row_alignment == 64);
   CHECK(TheCublasLt().multiprocessors == 128);
+  shape.has_addend = 0;
+  REQUIRE(MakeAndDestroy(shape) == kGpOk);
+  CHECK(TheCublasLt().alignment_c == 32);  // C is D then
 }
 
 TEST_CASE("a plan's workspace is what cuBLASLt asks for") {
