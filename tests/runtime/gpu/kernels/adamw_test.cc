@@ -3,6 +3,21 @@
 namespace geopipe {
 namespace {
 
+GpAdamW CoefficientsOf(const AdamWStep& step) {
+  const auto exponent = static_cast<double>(step.step);
+  GpAdamW args = {};
+  args.grad_scale = static_cast<float>(step.grad_scale);
+  args.decay = static_cast<float>(1 - step.learning_rate * step.weight_decay);
+  args.beta1 = static_cast<float>(step.beta1);
+  args.one_minus_beta1 = static_cast<float>(1 - step.beta1);
+  args.beta2 = static_cast<float>(step.beta2);
+  args.one_minus_beta2 = static_cast<float>(1 - step.beta2);
+  args.sqrt_bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(step.beta2, exponent)));
+  args.eps = static_cast<float>(step.eps);
+  args.step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, exponent)));
+  return args;
+}
+
 TEST_CASE("AdamW on a GPU has the processor's bits, with a bf16 weight and without") {
   KernelTest test;
   INFO("GEOPIPE_TEST_SEED=" << test.seed());
@@ -32,21 +47,13 @@ TEST_CASE("AdamW on a GPU has the processor's bits, with a bf16 weight and witho
     const Matrix second = vector(v);
     const Matrix weight(DType::kBf16, 1, size, Poison(size), 1, shift);
     const auto data = [](const Matrix& matrix) { return reinterpret_cast<float*>(matrix.view().data); };
-    const GpAdamW args = {.size = size,
-                          .grad_scale = static_cast<float>(step.grad_scale),
-                          .decay = static_cast<float>(1 - step.learning_rate * step.weight_decay),
-                          .beta1 = static_cast<float>(step.beta1),
-                          .one_minus_beta1 = static_cast<float>(1 - step.beta1),
-                          .beta2 = static_cast<float>(step.beta2),
-                          .one_minus_beta2 = static_cast<float>(1 - step.beta2),
-                          .sqrt_bias_correction2 = static_cast<float>(std::sqrt(1 - std::pow(step.beta2, 3))),
-                          .eps = static_cast<float>(step.eps),
-                          .step_size = static_cast<float>(step.learning_rate / (1 - std::pow(step.beta1, 3))),
-                          .gradient = data(of_gradient),
-                          .parameter = data(parameter),
-                          .first_moment = data(first),
-                          .second_moment = data(second),
-                          .compute_weight = has_weight ? weight.view().data : nullptr};
+    GpAdamW args = CoefficientsOf(step);
+    args.size = size;
+    args.gradient = data(of_gradient);
+    args.parameter = data(parameter);
+    args.first_moment = data(first);
+    args.second_moment = data(second);
+    args.compute_weight = has_weight ? weight.view().data : nullptr;
     REQUIRE(gpu::AdamW(&args, nullptr) == 0);
     CHECK((parameter.IntactBetweenRows() && first.IntactBetweenRows() && second.IntactBetweenRows()));
     CHECK(weight.IntactBetweenRows());

@@ -152,7 +152,8 @@ void CheckSameInAllOrders(const Run& run) {
   const Results ascending = run();
   for (const gpu::emulation::Settings& order : ThreadOrders()) {
     const WithSettings settings(order);
-    INFO("thread order " << static_cast<int>(order.order) << ", seed " << order.seed);
+    INFO("GEOPIPE_TEST_SEED=" << TestSeed() << ", thread order " << static_cast<int>(order.order) << ", "
+                              << order.seed);
     CHECK(run() == ascending);
   }
 }
