@@ -30,7 +30,6 @@ struct Bf16 {
 
 #if defined(__CUDACC__)
 
-using Stream = cudaStream_t;
 constexpr int32_t kInvalidValue = cudaErrorInvalidValue;
 
 // An array of `count` elements that the threads of a block share, called `name`.
@@ -41,6 +40,16 @@ template <class... Parameters, class... Arguments>
 int32_t Launch(void* stream, dim3 grid, int threads, void (*kernel)(Parameters...), Arguments... arguments) {
   kernel<<<grid, threads, 0, static_cast<cudaStream_t>(stream)>>>(Parameters(arguments)...);
   return cudaGetLastError();
+}
+
+// The elements at an address, as one word. REQUIRES: the address is a multiple of the word's size.
+template <class Word>
+__device__ inline Word& WordAt(void* address) {
+  return *static_cast<Word*>(address);
+}
+template <class Word>
+__device__ inline const Word& WordAt(const void* address) {
+  return *static_cast<const Word*>(address);
 }
 
 __device__ inline float FloatOf(Bf16 value) { return __uint_as_float(uint32_t{value.bits} << 16); }
@@ -68,6 +77,17 @@ int32_t Launch(void* stream, dim3 grid, int threads, void (*kernel)(Parameters..
     const std::tuple on_processor(OnProcessor(Parameters(arguments))...);
     emulation::Run(grid, threads, [&] { std::apply(kernel, on_processor); });
   });
+}
+
+template <class Word>
+Word& WordAt(void* address) {
+  emulation::CheckAligned(address, sizeof(Word));
+  return *static_cast<Word*>(address);
+}
+template <class Word>
+const Word& WordAt(const void* address) {
+  emulation::CheckAligned(address, sizeof(Word));
+  return *static_cast<const Word*>(address);
 }
 
 inline float FloatOf(Bf16 value) {

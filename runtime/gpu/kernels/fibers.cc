@@ -31,14 +31,27 @@ constexpr size_t kReturnAddressBytes = 8;  // that a call leaves on the stack
 #else
 constexpr size_t kReturnAddressBytes = 0;
 #endif
-constexpr uint64_t kCanary = 0x5afe57ac5afe57ac;  // at the end that a stack grows towards
 
-// A flow of control; `stack` is null for that of the calling thread.
+// A flow of control: a fiber's, with a stack of its own, or the calling thread's.
 struct Context {
   // Frame pointer, where to go on, stack pointer: as __builtin_setjmp leaves them.
   void* registers[5] = {};
   std::unique_ptr<std::byte[]> stack;
+  // The stack as AddressSanitizer knows it.
+  const void* bottom = nullptr;
+  size_t bytes = 0;
 };
+
+#if defined(__SANITIZE_ADDRESS__)
+thread_local Context* last_left = nullptr;
+#endif
+
+// Tells AddressSanitizer that a context goes on, which has been left before or (fake_stack == nullptr) begins.
+void Arrive([[maybe_unused]] void* fake_stack) {
+#if defined(__SANITIZE_ADDRESS__)
+  __sanitizer_finish_switch_fiber(fake_stack, &last_left->bottom, &last_left->bytes);
+#endif
+}
 
 // Functions whose callers know nothing of them: other fibers change memory and registers meanwhile. AddressSanitizer
 // would take a jump for a return from the frames that it leaves.
@@ -48,21 +61,19 @@ struct Context {
 #define GP_OPAQUE __attribute__((noipa, no_sanitize("address")))
 #endif
 
-// Goes on with a context.
 GP_OPAQUE void Jump(Context& to) { __builtin_longjmp(to.registers, 1); }
 
 // Goes on with `to`, until somebody switches back.
 GP_OPAQUE void Switch(Context& from, Context& to) {
-#if defined(__SANITIZE_ADDRESS__)
   void* fake_stack = nullptr;
-  __sanitizer_start_switch_fiber(&fake_stack, to.stack.get(), kStackBytes);
+#if defined(__SANITIZE_ADDRESS__)
+  last_left = &from;
+  __sanitizer_start_switch_fiber(&fake_stack, to.bottom, to.bytes);
 #endif
   if (__builtin_setjmp(from.registers) == 0) {
     Jump(to);
   }
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(fake_stack, nullptr, nullptr);
-#endif
+  Arrive(fake_stack);
 }
 
 // SplitMix64.
@@ -230,17 +241,12 @@ void Device::SwitchFrom(Context& from) {
 }
 
 void Device::FiberMain() {
-#if defined(__SANITIZE_ADDRESS__)
-  __sanitizer_finish_switch_fiber(nullptr, nullptr, nullptr);
-#endif
+  Arrive(nullptr);
   Device& device = TheDevice();
   Context* const self = device.threads_[device.current_].fiber;
   while (true) {
     device.threads_[device.current_].fiber = self;
     (*device.body_)();
-    uint64_t canary = 0;
-    std::memcpy(&canary, self->stack.get(), sizeof(canary));
-    GP_CHECK(canary == kCanary, "a thread of a kernel needs more than {} bytes of stack", kStackBytes);
     device.threads_[device.current_].state = State::kDone;
     device.threads_[device.current_].fiber = nullptr;
     const bool advanced = device.Advance();
@@ -260,7 +266,8 @@ Context* Device::TakeFiber() {
   if (free_fibers_.empty()) {
     Context& fiber = *fibers_.emplace_back(std::make_unique<Context>());
     fiber.stack = std::make_unique<std::byte[]>(kStackBytes);
-    std::memcpy(fiber.stack.get(), &kCanary, sizeof(kCanary));
+    fiber.bottom = fiber.stack.get();
+    fiber.bytes = kStackBytes;
     // Begins with FiberMain, as if it had been called.
     fiber.registers[1] = reinterpret_cast<void*>(&FiberMain);
     fiber.registers[2] = fiber.stack.get() + kStackBytes - kReturnAddressBytes;
@@ -379,6 +386,12 @@ Settings& TheSettings() {
 int BarriersOfLastLaunch() { return TheDevice().barriers(); }
 
 std::byte* SharedBytes(const void* place, size_t bytes) { return TheDevice().Shared(place, bytes); }
+
+void CheckAligned(const void* address, size_t bytes) {
+  GP_CHECK(reinterpret_cast<uintptr_t>(address) % bytes == 0,
+           "thread {} of block {} accesses {} bytes at {}, which is no multiple of that", threadIdx.x, blockIdx.x,
+           bytes, address);
+}
 
 uint64_t Shuffle(unsigned mask, uint64_t word, unsigned source) { return TheDevice().Shuffle(mask, word, source); }
 

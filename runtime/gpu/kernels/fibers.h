@@ -55,6 +55,9 @@ Settings& TheSettings();
 // Barriers that a block of the calling thread's last launch reached, at most.
 int BarriersOfLastLaunch();
 
+// Checks that a GPU could access so many bytes at the address as a whole.
+void CheckAligned(const void* address, size_t bytes);
+
 // Memory that the threads of a block share, of one place in the source: NaNs at first, and exactly `bytes` large.
 std::byte* SharedBytes(const void* place, size_t bytes);
 template <class T>

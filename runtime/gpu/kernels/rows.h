@@ -66,7 +66,7 @@ __device__ inline void Load(const T* from, bool vector, int64_t count, float (&v
 #pragma unroll
     for (int i = 0; i < kN; i += kEach) {
       using Word = typename Words<kBytes>::Type;
-      const Word word = *reinterpret_cast<const Word*>(from + i);
+      const Word word = WordAt<Word>(from + i);
       T elements[kEach];
       memcpy(elements, &word, kBytes);
 #pragma unroll
@@ -98,7 +98,7 @@ __device__ inline void Store(T* to, bool vector, int64_t count, const float (&va
       }
       Word word;
       memcpy(&word, elements, kBytes);
-      *reinterpret_cast<Word*>(to + i) = word;
+      WordAt<Word>(to + i) = word;
     }
     return;
   }

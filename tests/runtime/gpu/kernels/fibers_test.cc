@@ -159,9 +159,15 @@ __global__ void ForeignLaneKernel() {
   }
 }
 
+__global__ void MisalignedKernel() {
+  alignas(16) const float values[8] = {};
+  const uint4 word = WordAt<uint4>(values + 1);
+  __shfl_xor_sync(0xffffffffU, word.x, 1);
+}
+
 __global__ void WrongMaskKernel() { __shfl_xor_sync(0xfU, 1, 1); }
 
-TEST_CASE("threads that miss each other at a barrier or in a shuffle end the process with a sentence") {
+TEST_CASE("threads that miss each other or access what is not aligned end the process with a sentence") {
   struct Case {
     void (*kernel)();
     const char* sentence;
@@ -171,6 +177,7 @@ TEST_CASE("threads that miss each other at a barrier or in a shuffle end the pro
       Case{TwoBarriersKernel, "threads of block 0 wait at different barriers, "},
       Case{LaneMissingKernel, "lanes of warp 0 of block 0 wait in a shuffle that others of its mask never reach"},
       Case{ForeignLaneKernel, "lane 0 shuffles with lane 4, which mask 0xf lacks"},
+      Case{MisalignedKernel, "thread 0 of block 0 accesses 16 bytes at "},
       Case{WrongMaskKernel, "lane 4 shuffles with mask 0xf, which lacks it"});
   const std::string words = LastWords(planted.kernel);
   CAPTURE(words);
