@@ -62,22 +62,20 @@ __global__ void __launch_bounds__(kThreads) RunSumsKernel(RunTable table, const 
   }
 }
 
-int32_t SumsOfTable(const GpSumsOfSquares& args, const RunTable& table, double* chunk_sums, double* sums,
-                    void* stream) {
+int32_t SumsOfTable(const GpSumsOfSquares& args, const RunTable& table, double* sums, void* stream) {
   const unsigned chunks = table.first_chunk[table.count];
   const int32_t error = chunks == 0 ? 0 : WithType(args.dtype, [&]<class T>(T) {
     return Launch(stream, dim3(chunks), kThreads, ChunkSumsKernel<T>, table, static_cast<const T*>(args.values),
-                  chunk_sums);
+                  args.workspace);
   });
   return error != 0 ? error
                     : Launch(stream, dim3(static_cast<unsigned>(table.count)), kThreads, RunSumsKernel, table,
-                             chunk_sums, sums);
+                             args.workspace, sums);
 }
 
 }  // namespace
 
 int32_t SumsOfSquares(const GpSumsOfSquares* args, void* stream) {
-  double* chunk_sums = args->workspace;
   for (int64_t first = 0; first < args->run_count; first += kMaxRuns) {
     RunTable table = {};
     table.count = static_cast<int>(args->run_count - first < kMaxRuns ? args->run_count - first : kMaxRuns);
@@ -85,11 +83,11 @@ int32_t SumsOfSquares(const GpSumsOfSquares* args, void* stream) {
       table.runs[i] = args->runs[first + i];
       table.first_chunk[i + 1] = table.first_chunk[i] + static_cast<unsigned>(GpSumsOfSquaresChunks(table.runs[i]));
     }
-    const int32_t error = SumsOfTable(*args, table, chunk_sums, args->sums + first, stream);
+    // The launches of a stream follow each other: they share the workspace.
+    const int32_t error = SumsOfTable(*args, table, args->sums + first, stream);
     if (error != 0) {
       return error;
     }
-    chunk_sums += table.first_chunk[table.count];
   }
   return 0;
 }

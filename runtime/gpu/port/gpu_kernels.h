@@ -64,7 +64,7 @@ typedef struct GpRmsNormGrad {
   float* workspace;    // GpRmsNormGradWorkspaceBytes
 } GpRmsNormGrad;
 
-// Lines (groups of all rows) are divided into at most so many parts, whose sums are added in their order.
+// Lines (groups of all rows) are divided into at most so many parts, whose sums are added in a fixed order.
 enum { kGpRmsNormGradParts = 256 };
 static inline int64_t GpRmsNormGradWorkspaceBytes(int64_t rows, int64_t groups, int64_t width) {
   const int64_t lines = rows * groups;

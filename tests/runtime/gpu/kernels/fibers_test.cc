@@ -1,4 +1,6 @@
 // Fibers in place of CUDA's threads, on kernels with planted faults.
+#include <numeric>
+
 #include "runtime/gpu/kernels/device_language.h"
 #include "runtime/gpu/kernels/reduce.h"
 #include "tests/runtime/gpu/kernels/gpu_kernel_test.h"
@@ -76,6 +78,27 @@ TEST_CASE("a kernel's threads meet at barriers and in shuffles") {
   std::ranges::for_each(in, [&](float value) { sum += value; });  // exact
   CHECK(SumOf<Plant::kNone>(in) == std::vector<float>(kColumns, sum));
   CheckSameInAllOrders([&] { return Results().Add(SumOf<Plant::kNone>(in)); });
+}
+
+TEST_CASE("blocks, warps and lanes run in the order that the settings say") {
+  const auto kernel = +[](std::vector<unsigned>* order) { order->push_back(blockIdx.x * 64 + threadIdx.x); };
+  const auto order_of = [&](const emulation::Settings& settings) {
+    const WithSettings with(settings);
+    std::vector<unsigned> order;
+    REQUIRE(Launch(nullptr, dim3(3), 64, kernel, &order) == 0);
+    return order;
+  };
+  std::vector<unsigned> ascending(3 * 64);
+  std::iota(ascending.begin(), ascending.end(), 0U);
+  CHECK(order_of({.order = emulation::ThreadOrder::kAscending}) == ascending);
+  CHECK(order_of({.order = emulation::ThreadOrder::kDescending}) ==
+        std::vector<unsigned>(ascending.rbegin(), ascending.rend()));
+  std::vector<unsigned> shuffled = order_of({.order = emulation::ThreadOrder::kShuffled, .seed = 1});
+  CHECK(shuffled == order_of({.order = emulation::ThreadOrder::kShuffled, .seed = 1}));
+  CHECK(shuffled != order_of({.order = emulation::ThreadOrder::kShuffled, .seed = 2}));
+  CHECK(shuffled != ascending);
+  std::ranges::sort(shuffled);
+  CHECK(shuffled == ascending);
 }
 
 TEST_CASE("planted: a missing barrier gives other bits in nearly all orders of threads") {

@@ -38,7 +38,10 @@ struct Loss {
     }
   }
 
-  Matrix Logits() const { return Matrix(DType::kFp32, shape.rows, shape.columns, logits, shape.apart, shape.shift); }
+  // `moved`: elements further from where memory is aligned.
+  Matrix Logits(int64_t moved = 0) const {
+    return Matrix(DType::kFp32, shape.rows, shape.columns, logits, shape.apart + moved, shape.shift + moved);
+  }
   Matrix Gradient() const {
     return Matrix(type, shape.rows, shape.columns, Poison(shape.size()), shape.apart, shape.shift);
   }
@@ -116,6 +119,9 @@ TEST_CASE("cross-entropy on a GPU is within its bound of fp64, and of the proces
   CHECK(ValuesOf(InPlace(in_place, type)) == gradient.values());
   CHECK(in_place.IntactBetweenRows());
   CHECK(loss.Run(loss.Logits(), {}) == sum);
+  const Matrix moved = loss.Gradient();
+  CHECK(loss.Run(loss.Logits(1), moved.view()) == sum);
+  CHECK(moved.values() == gradient.values());
 }
 
 // The slices' loss and gradient, of which the first has `first_classes` classes.

@@ -67,8 +67,9 @@ struct Norm {
     }
   }
 
-  Matrix MatrixOf(const std::vector<float>& values) const {
-    return Matrix(type, shape.rows, shape.groups * shape.width, values, shape.apart, shape.shift);
+  // `moved`: elements further from where memory is aligned.
+  Matrix MatrixOf(const std::vector<float>& values, int64_t moved = 0) const {
+    return Matrix(type, shape.rows, shape.groups * shape.width, values, shape.apart + moved, shape.shift + moved);
   }
 
   // The gradients of `to`, which may be one of the operands.
@@ -101,9 +102,9 @@ struct Norm {
 // whole and broken groups of columns, and more lines than teams.
 NormShape AnyNorm() {
   return GENERATE(NormShape{1, 1, 1}, NormShape{9, 1, 13, 3}, NormShape{130, 3, 64}, NormShape{5, 1, 100, 3, 1},
-                  NormShape{3, 2, 512, 8}, NormShape{700, 3, 20}, NormShape{3, 1, 600}, NormShape{300, 1, 520, 1},
-                  NormShape{2, 2, 1001}, NormShape{3, 1, 4096}, NormShape{2, 1, 4099, 5, 1}, NormShape{2, 1, 8192, 8},
-                  NormShape{3, 1, 8203, 1});
+                  NormShape{3, 2, 512, 8}, NormShape{3, 4, 30}, NormShape{700, 3, 20}, NormShape{3, 1, 600},
+                  NormShape{300, 1, 520, 1}, NormShape{2, 2, 1001}, NormShape{3, 1, 4096}, NormShape{2, 1, 4099, 5, 1},
+                  NormShape{2, 1, 8192, 8}, NormShape{3, 1, 8203, 1});
 }
 
 TEST_CASE("RMSNorm on a GPU is within its bound of fp64, and of the processor") {
@@ -145,6 +146,9 @@ TEST_CASE("RMSNorm on a GPU is within its bound of fp64, and of the processor") 
     return Results().Add(again).Add(rms);
   });
   const std::vector<float> values = y.values();
+  const Matrix moved = norm.MatrixOf(Poison(shape.size()), 1);
+  run(moved, rms);
+  CHECK(moved.values() == values);
   run(x, rms);  // in place
   CHECK(x.values() == values);
 }
@@ -188,6 +192,9 @@ TEST_CASE("RMSNorm's gradients on a GPU are within their bound of fp64, and of t
     return Results().Add(again).Add(weight_again);
   });
 
+  const Matrix moved = norm.MatrixOf(norm.residual, 1);
+  CHECK(norm.Grad(norm.MatrixOf(norm.x, 1), norm.MatrixOf(norm.grad_y, 1), &moved, moved) == grad_weight);
+  CHECK(moved.values() == sum.values());
   const Matrix over_x = norm.MatrixOf(norm.x);
   norm.Grad(over_x, dy, &residual, over_x);
   const Matrix over_dy = norm.MatrixOf(norm.grad_y);
