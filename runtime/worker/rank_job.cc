@@ -389,7 +389,7 @@ absl::Status RankJob::CopyState(RankSnapshot& snapshot) {
   snapshot.memory = memory_;
   for (int32_t stage = 0; stage < std::ssize(engines_); ++stage) {
     if (transformers_[stage] != nullptr) {
-      // Of several stages the last copy is behind the others.
+      // The last copy of several stages is behind the others.
       GP_ASSIGN_OR_RETURN(snapshot.copied,
                           snapshot.stages.emplace_back().Take(
                               preparation_.job.model, preparation_.plan.stages[stage].layers,

@@ -55,7 +55,7 @@ class SeededQueues {
   // Makes the thread run what it can until nothing is left, or all is held back; for those who look but do not wait.
   void Hurry();
 
-  // From now on work runs only while somebody waits, so that a seed always gives the same order.
+  // Lets work run only while somebody waits from now on, so that a seed always gives the same order.
   void RunOnlyWhenAwaited();
 
   // Stops a queue at its present end, as a kernel does that never ends; Release lets it go on.
