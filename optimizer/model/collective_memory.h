@@ -18,6 +18,9 @@ inline constexpr int32_t kCollectiveMessageSlots = 2;
 // Bytes of one more message, for the reason why a rank has given up.
 inline constexpr int64_t kAbortMessageBytes = 512;
 
+// A rank whose device has memory of its own: two pinned buffers of this size for each group, beside the group's memory.
+inline constexpr int64_t kStagedPieceBytes = int64_t{16} << 20;
+
 // A rank's own part of the shared memory.
 inline constexpr int64_t SharedRegionBytes(int32_t ranks) {
   return ranks < 2 ? 0 : kSharedRankHeaderBytes + kSharedSlots * kSharedSlotBytes;

@@ -40,6 +40,9 @@ class Completion {
   // The same work, whose result counts as ready at `ns` at the earliest.
   Completion NotBefore(int64_t ns) const;
 
+  // True when both are of the same work, once Pending.
+  bool SameAs(const Completion& other) const { return state_ != nullptr && state_ == other.state_; }
+
   // Pending's; null for work that is known from the start.
   const std::shared_ptr<const void>& point() const;
 

@@ -31,7 +31,8 @@ struct Mark {
   std::shared_ptr<const void> point = nullptr;  // else as the device knows it
 };
 
-// One thread enqueues work and allocates the device's memory; any thread the rest.
+// One thread enqueues work and allocates the device's memory; any thread the rest. Queue::kGroup takes work from any
+// thread.
 class Device {
  public:
   virtual ~Device() = default;

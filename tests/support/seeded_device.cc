@@ -83,6 +83,9 @@ Completion SeededDevice::EnqueueRecord(Queue queue, const Mark& begun) {
   } else {
     queues_.Record(line, end, [this, finish] { Tell(finish); });
   }
+  if (queue == Queue::kGroup) {
+    queues_.Hurry();  // a communicator's thread looks out for it
+  }
   return completion;
 }
 
