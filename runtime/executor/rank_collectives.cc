@@ -8,6 +8,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/collective/host_communicator.h"
+#include "runtime/collective/staged_communicator.h"
 
 namespace geopipe {
 namespace {
@@ -65,14 +66,15 @@ absl::StatusOr<std::unique_ptr<RankCollectives>> RankCollectives::Join(const Ran
   if (options.watch != nullptr) {
     collectives->watch_ = std::make_unique<Watch>(*options.watch, *options.clock);
   }
+  const bool staged = options.allocator->space() == MemorySpace::kDevice;
   // All ranks join their groups in one order, so that no rank waits for one that waits for it in another group.
   for (const RankGrouping::Group& group : grouping.groups_) {
     const CommunicatorOptions communicator{.rank = group.own,
                                            .size = static_cast<int32_t>(group.ranks.size()),
-                                           .own_thread = group.kind == RankGrouping::kData,
+                                           .own_thread = group.kind == RankGrouping::kData && !staged,
                                            .longest_wait_ns = options.longest_wait_ns,
-                                           .allocator = options.allocator,
-                                           .watch = collectives->watch_.get(),
+                                           .allocator = &options.allocator->staging(),
+                                           .watch = staged ? nullptr : collectives->watch_.get(),
                                            .clock = options.clock};
     std::unique_ptr<Communicator>& made = collectives->of_kind_[group.kind];
     if (group.one_node) {
@@ -85,6 +87,12 @@ absl::StatusOr<std::unique_ptr<RankCollectives>> RankCollectives::Join(const Ran
     } else {
       GP_ASSIGN_OR_RETURN(made,
                           MakeMessageCommunicator(communicator, {.id = group.kind, .ranks = group.ranks}, transport));
+    }
+    if (staged) {
+      GP_ASSIGN_OR_RETURN(made, MakeStagedCommunicator({.allocator = options.allocator,
+                                                        .longest_wait_ns = options.longest_wait_ns,
+                                                        .watch = collectives->watch_.get()},
+                                                       std::move(made)));
     }
   }
   return collectives;

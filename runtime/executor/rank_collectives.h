@@ -52,7 +52,7 @@ class RankCollectives {
     std::string secret;  // of the epoch
     int64_t join_deadline_ns = 0;
     int64_t longest_wait_ns = 0;     // for others, in one operation
-    Allocator* allocator = nullptr;  // of the host's memory
+    Allocator* allocator = nullptr;  // of the device's memory
     ActionWatch* watch = nullptr;    // a rank that waits for others is not stuck
     Clock* clock = &Clock::Real();
     const StopEvent* stop = &StopEvent::Never();  // ends joining: Cancelled

@@ -273,10 +273,11 @@ absl::Status ParameterSet::GatherInRoom(Bucket& bucket) {
 }
 
 absl::Status ParameterSet::Await(Bucket& bucket) {
+  absl::Status status;
   for (const Completion& done : std::exchange(bucket.under_way, {})) {
-    GP_RETURN_IF_ERROR(groups_.data->Join(done));
+    status.Update(groups_.data->Join(done));  // each, or one of a failed group would still write
   }
-  return absl::OkStatus();
+  return status;
 }
 
 absl::Status ParameterSet::Use(size_t index, std::optional<size_t> next) {

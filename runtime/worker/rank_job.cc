@@ -282,7 +282,7 @@ absl::Status RankJob::JoinGroups(const std::string& secret) {
       .secret = secret,
       .join_deadline_ns = clock_.NowNs() + kConnectTimeoutNs,
       .longest_wait_ns = progress_deadline_ns(),
-      .allocator = &allocator_.staging(),
+      .allocator = &allocator_,
       .watch = &session_->watch(),
       .clock = &clock_,
       .stop = &session_->stopped()};
