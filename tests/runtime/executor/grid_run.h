@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "optimizer/model/process_grid.h"
 #include "optimizer/schedule/schedule_table.h"
 #include "runtime/model/transformer_stage.h"
+#include "tests/support/seeded_device.h"
 
 namespace geopipe {
 
@@ -38,8 +40,10 @@ struct GridOptions {
   int64_t iterations = 10;              // the last is the one before this
   int64_t first_iteration = 0;
   std::function<std::unique_ptr<TokenSource>(const Rank& rank)> tokens = {};  // of each rank anew; empty: random
-  int64_t evaluate_every = 0;     // iterations, and after the last; 0: nothing is evaluated
-  int64_t passes = 1;             // of each evaluation
+  int64_t evaluate_every = 0;                // iterations, and after the last; 0: nothing is evaluated
+  int64_t passes = 1;                        // of each evaluation
+  std::optional<uint64_t> device_seed = {};  // each rank has a seeded device, and groups are staged; empty: processors
+  DeviceFault device_fault = DeviceFault::kNone;
   WeightSource* state = nullptr;  // before the first iteration, read by all ranks at once; null: random weights
   // Called with each stage at the end, on its rank's thread; may be null.
   std::function<absl::Status(const Rank& rank, TransformerStage& stage, const TransformerStageOptions& options)> at_end;
