@@ -221,6 +221,17 @@ class Grid {
         GP_RETURN_IF_ERROR(options_.at_end(place, *stages[i], StageOptions(i, place)));
       }
     }
+    return FinishGroups(rank);
+  }
+
+  // Waits for operations that nothing has joined: they use the memory of stages.
+  absl::Status FinishGroups(int32_t rank) {
+    for (const auto* groups : {&tensor_groups_, &key_value_groups_, &data_groups_}) {
+      if (Communicator* const group = (*groups)[rank].get(); group != nullptr) {
+        GP_ASSIGN_OR_RETURN(const Completion done, group->Barrier());
+        GP_RETURN_IF_ERROR(group->Join(done));
+      }
+    }
     return absl::OkStatus();
   }
 
