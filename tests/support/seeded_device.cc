@@ -68,8 +68,7 @@ Completion SeededDevice::EnqueueRecord(Queue queue, const Mark& begun) {
   const auto end = std::make_shared<SeededQueues::Event>();
   Completion completion = Completion::Pending(end);
   const auto begin = std::static_pointer_cast<const SeededQueues::Event>(begun.point);
-  auto finish = [this, completion, begin]() mutable {
-    const absl::Status status = told_error();
+  auto finish = [completion, begin](const absl::Status& status) mutable {
     if (status.ok()) {
       const int64_t now_ns = Clock::Real().NowNs();
       completion.Complete(begin != nullptr && begin->happened() ? begin->real_ns() : now_ns, now_ns);
@@ -78,10 +77,10 @@ Completion SeededDevice::EnqueueRecord(Queue queue, const Mark& begun) {
     }
   };
   if (fault_ == DeviceFault::kLandsEarly && queue == Queue::kIn) {
-    finish();
+    finish(told_error());
     queues_.Record(line, end, nullptr);
   } else {
-    queues_.Record(line, end, [this, finish] { Tell(finish); });
+    queues_.Record(line, end, [this, finish] { Tell([finish, status = told_error()]() mutable { finish(status); }); });
   }
   if (queue == Queue::kGroup) {
     queues_.Hurry();  // a communicator's thread looks out for it
