@@ -18,9 +18,6 @@ inline constexpr int32_t kCollectiveMessageSlots = 2;
 // Bytes of one more message, for the reason why a rank has given up.
 inline constexpr int64_t kAbortMessageBytes = 512;
 
-// A rank whose device has memory of its own: two pinned buffers of this size for each group, beside the group's memory.
-inline constexpr int64_t kStagedPieceBytes = int64_t{16} << 20;
-
 // A rank's own part of the shared memory.
 inline constexpr int64_t SharedRegionBytes(int32_t ranks) {
   return ranks < 2 ? 0 : kSharedRankHeaderBytes + kSharedSlots * kSharedSlotBytes;
@@ -30,6 +27,9 @@ inline constexpr int64_t SharedRegionBytes(int32_t ranks) {
 inline constexpr int64_t SharedCollectiveBytes(int32_t ranks) {
   return ranks < 2 ? 0 : SharedRegionBytes(ranks) + kSharedSlotBytes / (ranks + 1);
 }
+
+// A rank whose device has memory of its own: two pinned buffers of this size for each group, beside what the group has.
+inline constexpr int64_t kStagedPieceBytes = int64_t{16} << 20;
 
 // Bytes of a rank whose group spans hosts. For each other rank: its slots, one message that has been taken and is being
 // read, and as many messages to it as there are slots, made or not acknowledged. Besides, one message, because the
