@@ -51,9 +51,9 @@ class WaitWatch {
 // (GP_CHECK). One thread calls operations and Join; any thread the others.
 //
 // An operation is enqueued behind earlier kernels of the device and earlier operations of this communicator. Its
-// completion ends whether it succeeds or fails; operands stay until then, or until Join: the device's memory is released
-// in order with kernels. A failure is final: the error is the communicator's, which Join, status and every later call
-// return, on all ranks. The contents of `out` are then undefined.
+// completion ends whether it succeeds or fails; operands stay until then, or until Join: the device's memory is
+// released in order with kernels. A failure is final: the error is the communicator's, which Join, status and every
+// later call return, on all ranks. The contents of `out` are then undefined.
 class Communicator {
  public:
   // Waits until its operations are over; Abort ends them early.
@@ -82,8 +82,8 @@ class Communicator {
   // Completes when all ranks have called it.
   virtual absl::StatusOr<Completion> Barrier() = 0;
 
-  // Makes kernels that are enqueued from now on wait for the operation: on the processor this waits, asleep. Returns the
-  // communicator's error, if it has failed.
+  // Makes kernels that are enqueued from now on wait for the operation: on the processor this waits, asleep. Returns
+  // the communicator's error, if it has failed.
   virtual absl::Status Join(const Completion& done) = 0;
 
   // Ends every waiting and later operation with the error, on all ranks. The first status stays. REQUIRES: an error.

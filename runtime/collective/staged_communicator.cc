@@ -297,11 +297,14 @@ class StagedCommunicator final : public Communicator {
     if (status.ok()) {
       status = device_.After(Queue::kGroup, operation.given);
       const Mark begun = device_.Begin(Queue::kGroup);
-      status.Update(RunPieces(operation));
+      if (status.ok()) {
+        status = RunPieces(operation);
+      }
       last_ = device_.Record(Queue::kGroup, begun);
     }
     if (!status.ok()) {
       host_->Abort(status);  // the others would wait forever
+      status = host_->status();
     }
     last_.Then([shared = shared_, status, done = operation.done, last = last_]() mutable {
       status.Update(last.status());
@@ -376,10 +379,10 @@ class StagedCommunicator final : public Communicator {
       return copied.status();
     }
     GP_RETURN_IF_ERROR(host_->status());
-    return absl::DeadlineExceededError(
-        fmt::format("the device of rank {} of {} has not done the work before a collective operation within {} s; its "
-                    "kernels are stuck, or fault.progress_deadline is too short for them",
-                    rank(), size(), static_cast<double>(options_.longest_wait_ns) / 1e9));
+    return absl::DeadlineExceededError(fmt::format(
+        "the device of rank {} of {} has not done the work before a collective operation within {:.1f} s; it is stuck: "
+        "look at its driver's log",
+        rank(), size(), static_cast<double>(options_.longest_wait_ns) * 1e-9));
   }
 
   const StagedOptions options_;
