@@ -59,7 +59,7 @@ std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const Laye
 
 BucketShare ShareOfBucket(BucketKind kind, int64_t elements, int64_t data, int32_t zero_stage) {
   const bool divided = data > 1 && zero_stage >= 1 && kind != BucketKind::kVectors;
-  const int64_t shard = divided ? (elements + data - 1) / data : elements;
+  const int64_t shard = divided ? ShardElements(elements, data) : elements;
   const int64_t padded = divided ? shard * data : elements;
   return {.shard = shard,
           .padded = padded,

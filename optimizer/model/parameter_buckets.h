@@ -43,10 +43,21 @@ struct ParameterBucket {
 // Together they hold ParameterTensors(model, range).
 std::vector<ParameterBucket> ParameterBuckets(const ModelSpec& model, const LayerRange& range);
 
+// Runs of replicas are multiples of so many elements: each begins on a boundary of 128 bytes, whatever the type, as
+// vector loads, products and collectives want it.
+inline constexpr int64_t kShardAlignment = 64;
+
+// Elements of each replica's run of a vector that `data` replicas divide: replica d's begins at d times as many. The
+// last ones' tails are padding.
+constexpr int64_t ShardElements(int64_t elements, int64_t data) {
+  const int64_t even = (elements + data - 1) / data;
+  return (even + kShardAlignment - 1) / kShardAlignment * kShardAlignment;
+}
+
 // Elements that a rank holds of a bucket with `elements` on each tensor rank.
 struct BucketShare {
-  int64_t shard = 0;   // elements of a divided part: replica d's run begins at d * shard. Undivided: all of them
-  int64_t padded = 0;  // elements of a whole part: one shard per replica; the last ones' tails are padding
+  int64_t shard = 0;   // elements of a divided part (ShardElements). Undivided: all of them
+  int64_t padded = 0;  // elements of a whole part: one shard per replica
   int64_t weights = 0;
   int64_t gradients = 0;  // accumulators that stay
   int64_t states = 0;     // the optimizer's

@@ -430,7 +430,7 @@ absl::Status ParameterSet::SumSquares(VectorView<double> sums) {
     // Replicas that hold a whole bucket count a run of it each, too, so that the sum is formed alike for every ZeRO
     // stage.
     const bool counts_whole = bucket.kind == BucketKind::kVectors || sharding_.data == 1;
-    const int64_t run = counts_whole ? bucket.elements : (bucket.elements + sharding_.data - 1) / sharding_.data;
+    const int64_t run = counts_whole ? bucket.elements : ShardElements(bucket.elements, sharding_.data);
     const int64_t own = counts_whole ? 0 : run * sharding_.data_rank;
     const bool skips = counts_whole && sharding_.data_rank > 0;
     const int64_t held_from = bucket.gradients.elements() >= bucket.elements ? 0 : own;

@@ -316,7 +316,7 @@ TEST_CASE("without the files of a rank the elements that are nowhere are named")
   CHECK(problems[0].kind == CheckpointProblem::Kind::kIncomplete);
   CHECK(problems[0].message ==
         folder +
-            "/manifest.json: elements 80 to 119 of the 160 of tensor model.embed_tokens.weight are in no file of the "
+            "/manifest.json: elements 80 to 143 of the 160 of tensor model.embed_tokens.weight are in no file of the "
             "checkpoint; choose another checkpoint");
   CHECK(absl::IsFailedPrecondition(Checkpoint::Open(folder)->CheckSameModel(model)));
 }
