@@ -126,13 +126,17 @@ ChannelId GradientChannel(const PipelineShape& shape, std::span<const PeerId> pi
           pipeline[shape.placement[boundary]]};
 }
 
-ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t element_bytes, bool norms) {
-  ChannelSizes sizes;
-  // Each tensor rank sends its slice.
+ChannelMessages MessagesOfPlan(const Plan& plan, const JobSpec& job, bool norms) {
+  const ModelSpec& model = job.model;
+  ChannelMessages messages;
+  const DType dtype = job.precision == Precision::kBf16 ? DType::kBf16 : DType::kFp32;
+  // Each tensor rank sends its slice: its rows, where it has no others, or else a run of elements.
   const int64_t tensor = plan.grid.tensor;
-  const int64_t boundary_bytes =
-      plan.micro_batch_size * plan.sequence_length * model.hidden_size / tensor * element_bytes;
-  sizes.boundary_bytes.assign(plan.stages.size() - 1, boundary_bytes);
+  const int64_t tokens = plan.micro_batch_size * plan.sequence_length;
+  const bool cuts = tensor > 1 && !job.parallelism.sequence_parallel;
+  messages.boundaries.assign(plan.stages.size() - 1,
+                             cuts ? PayloadLayout::Of(dtype, {tokens * model.hidden_size / tensor})
+                                  : PayloadLayout::Of(dtype, {tokens / tensor, model.hidden_size}));
   if (norms) {
     std::vector<std::vector<NormTerm>> terms(plan.grid.pipeline);
     for (const StagePlan& stage : plan.stages) {
@@ -140,15 +144,15 @@ ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t eleme
         terms[stage.pipeline_rank].push_back({tensor.name, 0});
       }
     }
-    std::ranges::transform(terms, std::back_inserter(sizes.norm_bytes), NormMessageBytes);
+    std::ranges::transform(terms, std::back_inserter(messages.norm_bytes), NormMessageBytes);
   }
   if (model.tie_word_embeddings && plan.stages.size() > 1) {
     // The exchange covers the part of the embedding that the rank updates.
     const BucketShare share = ShareOfBucket(BucketKind::kEmbedding, model.vocab_rows() * model.hidden_size / tensor,
                                             plan.grid.data, plan.zero_stage);
-    sizes.tied_gradient_bytes = share.shard * kGradientBytes;
+    messages.tied_gradient = PayloadLayout::Of(DType::kFp32, {share.shard});
   }
-  return sizes;
+  return messages;
 }
 
 int32_t SlotsNeeded(const Schedule& lowered, MessageKind kind, int32_t boundary) {
@@ -156,37 +160,42 @@ int32_t SlotsNeeded(const Schedule& lowered, MessageKind kind, int32_t boundary)
 }
 
 std::vector<ChannelSpec> ChannelsOf(const Schedule& lowered, int32_t pipeline_rank, std::span<const PeerId> pipeline,
-                                    const ChannelSizes& sizes) {
+                                    const ChannelMessages& messages) {
   const PipelineShape& shape = lowered.shape;
   const PeerId own = pipeline[pipeline_rank];
-  GP_CHECK(std::ssize(sizes.boundary_bytes) == shape.stages - 1, "{} sizes for {} stages", sizes.boundary_bytes.size(),
-           shape.stages);
+  GP_CHECK(std::ssize(messages.boundaries) == shape.stages - 1, "{} boundaries of {} stages",
+           messages.boundaries.size(), shape.stages);
   std::vector<ChannelSpec> channels;
   for (int32_t boundary = 0; boundary + 1 < shape.stages; ++boundary) {
     for (const ChannelId& id :
          {ActivationChannel(shape, pipeline, boundary), GradientChannel(shape, pipeline, boundary)}) {
       if (id.from_rank != id.to_rank && (id.from_rank == own || id.to_rank == own)) {
-        channels.push_back({id, sizes.boundary_bytes[boundary], SlotsNeeded(lowered, id.kind, boundary)});
+        const PayloadLayout& layout = messages.boundaries[boundary];
+        channels.push_back({id, layout.bytes(), SlotsNeeded(lowered, id.kind, boundary), layout});
       }
     }
   }
   // Two slots suffice: a rank sends its next terms (its next tied gradient) only after it took those that the receiver
   // sent after taking the last ones, so one message can arrive while the last is being read.
   constexpr int32_t kSlotsPerIteration = 2;
-  const auto add_both_ways = [&](MessageKind kind, int32_t other, int64_t own_bytes, int64_t other_bytes) {
-    channels.push_back({{kind, 0, own, pipeline[other]}, own_bytes, kSlotsPerIteration});
-    channels.push_back({{kind, 0, pipeline[other], own}, other_bytes, kSlotsPerIteration});
+  const auto add_both_ways = [&](MessageKind kind, int32_t other, int64_t own_bytes, int64_t other_bytes,
+                                 const std::optional<PayloadLayout>& layout) {
+    channels.push_back({{kind, 0, own, pipeline[other]}, own_bytes, kSlotsPerIteration, layout});
+    channels.push_back({{kind, 0, pipeline[other], own}, other_bytes, kSlotsPerIteration, layout});
   };
-  for (int32_t other = 0; other < std::ssize(sizes.norm_bytes); ++other) {
+  for (int32_t other = 0; other < std::ssize(messages.norm_bytes); ++other) {
     if (other != pipeline_rank) {
-      add_both_ways(MessageKind::kNormTerms, other, sizes.norm_bytes[pipeline_rank], sizes.norm_bytes[other]);
+      add_both_ways(MessageKind::kNormTerms, other, messages.norm_bytes[pipeline_rank], messages.norm_bytes[other],
+                    std::nullopt);
     }
   }
   const int32_t first = shape.placement.front();
   const int32_t last = shape.placement.back();
-  if (sizes.tied_gradient_bytes > 0 && first != last && (pipeline_rank == first || pipeline_rank == last)) {
-    add_both_ways(MessageKind::kTiedGradient, pipeline_rank == first ? last : first, sizes.tied_gradient_bytes,
-                  sizes.tied_gradient_bytes);
+  const bool is_end = pipeline_rank == first || pipeline_rank == last;
+  if (messages.tied_gradient.has_value() && first != last && is_end) {
+    const int64_t bytes = messages.tied_gradient->bytes();
+    add_both_ways(MessageKind::kTiedGradient, pipeline_rank == first ? last : first, bytes, bytes,
+                  messages.tied_gradient);
   }
   return channels;
 }

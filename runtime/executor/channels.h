@@ -3,28 +3,28 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
-#include "optimizer/model/model_spec.h"
+#include "optimizer/model/job_spec.h"
 #include "optimizer/model/plan/plan_params.h"
 #include "optimizer/schedule/schedule.h"
 #include "runtime/transport/stream/message_transport.h"
 
 namespace geopipe {
 
-// Largest message of each channel in bytes.
-struct ChannelSizes {
-  std::vector<int64_t> boundary_bytes;  // per boundary (stages - 1): activation or its gradient
-  std::vector<int64_t> norm_bytes;      // per pipeline rank: its norm terms; empty: none are exchanged
-  int64_t tied_gradient_bytes = 0;      // 0: first and last stage exchange none
+// The messages of each channel.
+struct ChannelMessages {
+  std::vector<PayloadLayout> boundaries;       // per boundary (stages - 1): activation or its gradient
+  std::vector<int64_t> norm_bytes;             // per pipeline rank: its norm terms, at most; empty: none are exchanged
+  std::optional<PayloadLayout> tied_gradient;  // nullopt: first and last stage exchange none
 
-  friend bool operator==(const ChannelSizes&, const ChannelSizes&) = default;
+  friend bool operator==(const ChannelMessages&, const ChannelMessages&) = default;
 };
 
-// Sizes of a plan that trains `model`. `norms`: gradients are clipped, so norm terms are exchanged. `element_bytes`: of
-// activations and their gradients.
-ChannelSizes SizesOfPlan(const Plan& plan, const ModelSpec& model, int64_t element_bytes, bool norms);
+// The messages of a plan of the job. `norms`: gradients are clipped, so norm terms are exchanged.
+ChannelMessages MessagesOfPlan(const Plan& plan, const JobSpec& job, bool norms);
 
 // Largest number of messages that the channel of `kind` (activation, gradient) at `boundary` can hold, sent and not yet
 // taken, whatever the timing of devices and links: over all sends, the messages sent so far less those that the
@@ -38,7 +38,7 @@ int32_t SlotsNeeded(const Schedule& lowered, MessageKind kind, int32_t boundary)
 // norm terms from and to all others, and on the ranks of the first and the last stage, where these differ, the tied
 // gradient both ways.
 std::vector<ChannelSpec> ChannelsOf(const Schedule& lowered, int32_t pipeline_rank, std::span<const PeerId> pipeline,
-                                    const ChannelSizes& sizes);
+                                    const ChannelMessages& messages);
 
 // The two channels of a boundary in a placement.
 ChannelId ActivationChannel(const PipelineShape& shape, std::span<const PeerId> pipeline, int32_t boundary);

@@ -111,6 +111,13 @@ Tensor Tensor::As(DType dtype, std::vector<int64_t> shape) const {
   return part;
 }
 
+Tensor Tensor::Into(DType dtype, std::vector<int64_t> shape) && {
+  Tensor tensor = As(dtype, std::move(shape));
+  tensor.buffer_ = std::move(buffer_);
+  *this = Tensor();
+  return tensor;
+}
+
 absl::StatusOr<Tensor> Tensor::Zeros(Allocator& allocator, MemoryCategory category, DType dtype,
                                      std::vector<int64_t> shape) {
   GP_ASSIGN_OR_RETURN(Tensor tensor, Create(allocator, category, dtype, std::move(shape)));

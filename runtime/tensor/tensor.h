@@ -40,6 +40,8 @@ class Tensor {
   Tensor Part(int64_t first, std::vector<int64_t> shape) const;
   // The first bytes as elements of another type, otherwise like Part. REQUIRES: there are enough.
   Tensor As(DType dtype, std::vector<int64_t> shape) const;
+  // The same as As, but the memory goes with it, and this tensor is empty then.
+  Tensor Into(DType dtype, std::vector<int64_t> shape) &&;
 
   DType dtype() const { return dtype_; }
   const std::vector<int64_t>& shape() const { return shape_; }

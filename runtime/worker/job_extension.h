@@ -30,8 +30,8 @@ class JobExtension {
   virtual ~JobExtension() = default;
   // The engine of one of the rank's stages, with `build`'s in it or instead of it.
   virtual absl::StatusOr<std::unique_ptr<StageEngine>> Engine(int32_t stage, const BuildEngine& build) = 0;
-  // The largest messages that the engines make; nullopt: the model's. `norms` as SizesOfPlan's.
-  virtual std::optional<ChannelSizes> Sizes(bool norms) = 0;
+  // The messages that the engines make; nullopt: the model's. `norms` as MessagesOfPlan's.
+  virtual std::optional<ChannelMessages> Messages(bool norms) = 0;
   // Channels of the rank besides those of its pipeline.
   virtual std::vector<ChannelSpec> Channels() = 0;
   // Layer between UCX and the streams, made anew for each epoch; empty: none.

@@ -407,10 +407,12 @@ void RankJob::CheckData(DataChecker::Tell tell) {
 }
 
 absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
-  std::optional<ChannelSizes> sizes = extension_ == nullptr ? std::nullopt : extension_->Sizes(exchanges_norms());
-  if (!sizes.has_value()) {
-    sizes = SizesOfPlan(preparation_.plan, preparation_.job.model, ElementBytes(preparation_.job.precision),
-                        exchanges_norms());
+  std::optional<ChannelMessages> messages;
+  if (extension_ != nullptr) {
+    messages = extension_->Messages(exchanges_norms());
+  }
+  if (!messages.has_value()) {
+    messages = MessagesOfPlan(preparation_.plan, preparation_.job, exchanges_norms());
   }
   UcxTransportOptions options;
   options.rank = preparation_.rank;
@@ -418,7 +420,7 @@ absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
   options.epoch = preparation_.epoch;
   options.allocator = &allocator_.staging();
   options.channels = ChannelsOf(preparation_.schedule, preparation_.pipeline_rank(),
-                                preparation_.plan.grid.PipelineOf(preparation_.rank), *sizes);
+                                preparation_.plan.grid.PipelineOf(preparation_.rank), *messages);
   if (!modelled()) {
     const RankGrouping grouping(preparation_.plan, preparation_.job.model, preparation_.rank);
     std::ranges::move(grouping.Channels(), std::back_inserter(options.channels));

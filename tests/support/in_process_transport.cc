@@ -31,6 +31,10 @@ class InProcessEndpoint final : public MessageTransport {
     GP_CHECK(id.from_rank == rank_, "rank {} sends for rank {}", rank_, id.from_rank);
     GP_CHECK(message.value.bytes() <= channel.spec.slot_bytes, "{} bytes into a slot of {}", message.value.bytes(),
              channel.spec.slot_bytes);
+    GP_CHECK(!channel.spec.layout.has_value() ||
+                 PayloadLayout::Of(message.value.dtype(), message.value.shape()) == *channel.spec.layout,
+             "a message of {} on a channel of {}",
+             ToString(PayloadLayout::Of(message.value.dtype(), message.value.shape())), ToString(*channel.spec.layout));
     ++channel.sent;
     channel.tags.push_back(tag);
     ++network.messages_sent_;

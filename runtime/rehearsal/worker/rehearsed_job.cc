@@ -80,15 +80,18 @@ class RehearsedJob final : public JobExtension {
     return std::make_unique<PacedEngine>(std::move(engine), costs, device_, groups_);
   }
 
-  std::optional<ChannelSizes> Sizes(bool norms) override {
+  std::optional<ChannelMessages> Messages(bool norms) override {
     if (!Modelled(preparation_)) {
       return std::nullopt;
     }
-    ChannelSizes sizes{.boundary_bytes = BoundaryBytes(preparation_), .norm_bytes = {}};
-    if (norms) {
-      sizes.norm_bytes.assign(preparation_.costs.shape.devices, sizeof(int32_t));  // no terms
+    ChannelMessages messages;
+    for (const int64_t bytes : BoundaryBytes(preparation_)) {
+      messages.boundaries.push_back(PayloadLayout::Of(DType::kBf16, {bytes / 2}));
     }
-    return sizes;
+    if (norms) {
+      messages.norm_bytes.assign(preparation_.costs.shape.devices, sizeof(int32_t));  // no terms
+    }
+    return messages;
   }
 
   std::vector<ChannelSpec> Channels() override {

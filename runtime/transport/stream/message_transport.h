@@ -5,8 +5,12 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
+#include <array>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -40,12 +44,32 @@ struct ChannelId {
   friend auto operator<=>(const ChannelId&, const ChannelId&) = default;
 };
 
+// Type and shape of a message's payload.
+struct PayloadLayout {
+  static constexpr size_t kMaxDimensions = 4;
+
+  DType dtype = DType::kFp32;
+  uint8_t dimension_count = 0;
+  std::array<int64_t, kMaxDimensions> dimensions{};
+
+  // REQUIRES: at most kMaxDimensions.
+  static PayloadLayout Of(DType dtype, const std::vector<int64_t>& shape);
+  std::vector<int64_t> shape() const { return {dimensions.begin(), dimensions.begin() + dimension_count}; }
+  // Bytes of such a tensor; -1 if it would have more than `limit_bytes`, or none.
+  int64_t bytes(int64_t limit_bytes = std::numeric_limits<int64_t>::max()) const;
+
+  friend bool operator==(const PayloadLayout&, const PayloadLayout&) = default;
+};
+// "fp32 [2, 3]".
+std::string ToString(const PayloadLayout& layout);
+
 // `slots` messages of at most `slot_bytes` are accepted before the receiver has taken any: that many receives are
 // posted, and advertised to the sender, ahead of need.
 struct ChannelSpec {
   ChannelId id;
   int64_t slot_bytes = 0;
   int32_t slots = 1;
+  std::optional<PayloadLayout> layout = std::nullopt;  // of every message, which fills its slot; nullopt: they differ
 };
 
 // Identifies a message within its channel; the receiver knows which one comes next and checks it.
@@ -82,14 +106,14 @@ class MessageTransport {
   // payload leaves when it is ready; those of one channel become ready in the order of the calls. If the work that
   // makes it fails, the transport does, with that error. The transport keeps it (memory of category transport is the
   // caller's concern) until the receiver has acknowledged it. ResourceExhausted if the channel's bound of
-  // unacknowledged messages is exceeded (the plan makes that a bug). One thread per channel. REQUIRES: the transport
-  // outlives the work that makes the payload.
+  // unacknowledged messages is exceeded (the plan makes that a bug); InvalidArgument if the payload is not of the
+  // channel's layout. One thread per channel. REQUIRES: the transport outlives the work that makes the payload.
   virtual absl::Status Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> payload) = 0;
 
   // Takes the channel's next message, waiting for it (asleep) until `deadline_ns` on the monotonic clock.
   // DeadlineExceeded names channel and tag; Unavailable when the transport failed; Internal if the next message is not
-  // `tag`. The tensor has dtype and shape of the channel's messages only if the sender's payload had: [bytes] is not
-  // reinterpreted. It is ready as of the moment when it was whole in its slot.
+  // `tag`, or not of the channel's layout. The tensor has the sender's dtype and shape, in the slot's memory. It is
+  // ready as of the moment when it was whole there.
   virtual absl::StatusOr<Timed<Tensor>> Receive(const ChannelId& channel, const MessageTag& tag,
                                                 int64_t deadline_ns) = 0;
 

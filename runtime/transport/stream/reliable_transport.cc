@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <set>
 
 #include "optimizer/base/check.h"
@@ -28,24 +27,17 @@ std::string Describe(const MessageTag& tag) {
   return fmt::format("iteration {}, micro-batch {}", tag.iteration, tag.micro_batch);
 }
 
-std::vector<int64_t> Shape(const PayloadLayout& layout) {
-  return {layout.dimensions.begin(), layout.dimensions.begin() + layout.dimension_count};
+// Besides the messages that the plan lets wait at the receiver, as many may await acknowledgement.
+int64_t MaxUnacknowledged(const ChannelSpec& spec) { return 2 * int64_t{spec.slots}; }
+
+// The layout of a slot's memory: that of its messages, or plain words where these differ.
+PayloadLayout SlotLayout(const ChannelSpec& spec) {
+  return spec.layout.value_or(PayloadLayout::Of(DType::kInt32, {(spec.slot_bytes + 3) / 4}));
 }
 
-bool Has(const Tensor& tensor, const PayloadLayout& layout) {
-  return tensor.dtype() == layout.dtype && tensor.shape() == Shape(layout);
-}
-
-// Bytes of a tensor of this layout; -1 if it would be larger than `limit_bytes` or is no tensor's.
-int64_t Bytes(const PayloadLayout& layout, int64_t limit_bytes) {
-  int64_t bytes = ByteSize(layout.dtype);
-  for (size_t d = 0; d < layout.dimension_count; ++d) {
-    if (layout.dimensions[d] <= 0 || layout.dimensions[d] > limit_bytes / bytes) {
-      return -1;
-    }
-    bytes *= layout.dimensions[d];
-  }
-  return bytes;
+std::string OtherLayout(const ChannelSpec& spec, const PayloadLayout& layout) {
+  return fmt::format("{}: a message is {}, but the channel's are {}", Describe(spec.id), ToString(layout),
+                     ToString(*spec.layout));
 }
 
 void Add(StreamCounters& sum, const StreamCounters& counters) {
@@ -67,9 +59,8 @@ ReliableTransport::ReliableTransport(ReliableTransportOptions options, FrameCarr
 
 absl::StatusOr<std::unique_ptr<ReliableTransport>> ReliableTransport::Create(ReliableTransportOptions options,
                                                                              FrameCarrier& carrier) {
-  // Twice the slots: besides the messages that the plan lets wait at the receiver, as many may await acknowledgement.
   for (const ChannelSpec& spec : options.channels) {
-    options.stream.max_messages = std::max(options.stream.max_messages, 2 * static_cast<size_t>(spec.slots));
+    options.stream.max_messages = std::max<size_t>(options.stream.max_messages, MaxUnacknowledged(spec));
   }
   std::unique_ptr<ReliableTransport> transport(new ReliableTransport(std::move(options), carrier));
   GP_RETURN_IF_ERROR(transport->AddChannels());
@@ -82,10 +73,11 @@ absl::Status ReliableTransport::AddChannels() {
     const bool outgoing = spec.id.from_rank == options_.rank;
     const bool known = outgoing ? !outbound_.try_emplace(spec.id).second : !inbound_.try_emplace(spec.id).second;
     (outgoing ? outbound_.at(spec.id).spec : inbound_.at(spec.id).spec) = spec;
-    if (outgoing == (spec.id.to_rank == options_.rank) || known || spec.slots < 1 || spec.slot_bytes < 1) {
+    const bool fits = !spec.layout.has_value() || spec.layout->bytes() == spec.slot_bytes;
+    if (outgoing == (spec.id.to_rank == options_.rank) || known || spec.slots < 1 || spec.slot_bytes < 1 || !fits) {
       return absl::InvalidArgumentError(
           fmt::format("rank {} cannot have the channel {} with {} slots of {} bytes: it must begin or end there, "
-                      "once, and have a slot",
+                      "once, and have a slot that its messages fill",
                       options_.rank, Describe(spec.id), spec.slots, spec.slot_bytes));
     }
     by_peer[outgoing ? spec.id.to_rank : spec.id.from_rank].push_back(spec);
@@ -102,7 +94,7 @@ absl::Status ReliableTransport::AddChannels() {
   }
   for (const auto& [id, inbound] : inbound_) {
     for (int32_t i = 0; i < inbound.spec.slots; ++i) {
-      GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(inbound.spec, {}));
+      GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(inbound.spec));
       posts_.push_back({.channel = id, .slot_id = next_slot_id_++, .slot = std::move(slot)});
     }
   }
@@ -119,42 +111,35 @@ std::vector<PeerId> ReliableTransport::peers() const {
 
 // --- The users' threads -----------------------------------------------------------------------------------------
 
-absl::StatusOr<Tensor> ReliableTransport::NewSlot(const ChannelSpec& spec, const PayloadLayout& layout) {
-  if (layout.dimension_count > 0 && Bytes(layout, spec.slot_bytes) == spec.slot_bytes) {
-    return Tensor::Create(*options_.allocator, MemoryCategory::kTransport, layout.dtype, Shape(layout));
-  }
-  return Tensor::Create(*options_.allocator, MemoryCategory::kTransport, DType::kInt32, {(spec.slot_bytes + 3) / 4});
+absl::StatusOr<Tensor> ReliableTransport::NewSlot(const ChannelSpec& spec) {
+  const PayloadLayout layout = SlotLayout(spec);
+  return Tensor::Create(*options_.allocator, MemoryCategory::kTransport, layout.dtype, layout.shape());
 }
 
-absl::StatusOr<Tensor> ReliableTransport::Unpack(Arrived arrived) {
-  const Delivery& delivery = arrived.delivery;
-  if (delivery.bytes == 0) {
+absl::StatusOr<Tensor> ReliableTransport::Unpack(const ChannelSpec& spec, Arrived arrived) {
+  const PayloadLayout& layout = arrived.delivery.layout;
+  const int64_t bytes = arrived.delivery.bytes;
+  if (spec.layout.has_value() && layout != *spec.layout) {
+    return absl::InternalError(OtherLayout(spec, layout) + "; do all agents run the same version?");
+  }
+  if (bytes == 0) {
     return Tensor();
   }
-  if (Bytes(delivery.layout, delivery.bytes) != delivery.bytes) {
-    return absl::InternalError(fmt::format("a message of {} bytes is not of the shape it says ({} of [{}])",
-                                           delivery.bytes, DTypeName(delivery.layout.dtype),
-                                           fmt::join(Shape(delivery.layout), ", ")));
+  if (layout.bytes(bytes) != bytes) {
+    return absl::InternalError(
+        fmt::format("a message of {} bytes is not of the shape it says ({})", bytes, ToString(layout)));
   }
-  if (Has(arrived.slot, delivery.layout)) {
-    return std::move(arrived.slot);
-  }
-  // Slots posted before the channel's first message did not know its shape: each of these is copied once.
-  GP_ASSIGN_OR_RETURN(Tensor tensor, Tensor::Create(*options_.allocator, MemoryCategory::kTransport,
-                                                    delivery.layout.dtype, Shape(delivery.layout)));
-  std::memcpy(tensor.data(), arrived.slot.data(), static_cast<size_t>(delivery.bytes));
-  return tensor;
+  return std::move(arrived.slot).Into(layout.dtype, layout.shape());
 }
 
 absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag& tag, Timed<Tensor> timed) {
   const Tensor& payload = timed.value;
-  PayloadLayout layout{.dtype = payload.dtype(), .dimension_count = static_cast<uint8_t>(payload.shape().size())};
   if (payload.shape().size() > PayloadLayout::kMaxDimensions) {
     return absl::InvalidArgumentError(fmt::format("a message of {} dimensions cannot be sent ({}); at most {} can",
                                                   payload.shape().size(), Describe(channel),
                                                   PayloadLayout::kMaxDimensions));
   }
-  std::copy(payload.shape().begin(), payload.shape().end(), layout.dimensions.begin());
+  const PayloadLayout layout = PayloadLayout::Of(payload.dtype(), payload.shape());
   {
     std::lock_guard lock(mutex_);
     GP_RETURN_IF_ERROR(failure_);
@@ -163,6 +148,9 @@ absl::Status ReliableTransport::Send(const ChannelId& channel, const MessageTag&
       return absl::InvalidArgumentError(fmt::format("rank {} does not send {}", options_.rank, Describe(channel)));
     }
     Outbound& outbound = found->second;
+    if (outbound.spec.layout.has_value() && layout != *outbound.spec.layout) {
+      return absl::InvalidArgumentError(OtherLayout(outbound.spec, layout));
+    }
     if (payload.bytes() > outbound.spec.slot_bytes) {
       return absl::InvalidArgumentError(fmt::format("a message of {} bytes does not fit the slot of {} bytes of {}",
                                                     payload.bytes(), outbound.spec.slot_bytes, Describe(channel)));
@@ -224,10 +212,9 @@ absl::StatusOr<Timed<Tensor>> ReliableTransport::Receive(const ChannelId& channe
     return absl::InternalError(fmt::format("the next message of {} is of {}, not of {}", Describe(channel),
                                            Describe(arrived.delivery.tag), Describe(tag)));
   }
-  const PayloadLayout layout = arrived.delivery.layout;
   const int64_t ready_ns = arrived.delivery.ready_ns;
-  GP_ASSIGN_OR_RETURN(Tensor tensor, Unpack(std::move(arrived)));
-  GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(spec, layout));
+  GP_ASSIGN_OR_RETURN(Tensor tensor, Unpack(spec, std::move(arrived)));
+  GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(spec));
   {
     std::lock_guard lock(mutex_);
     posts_.push_back({.channel = channel, .slot_id = next_slot_id_++, .slot = std::move(slot)});

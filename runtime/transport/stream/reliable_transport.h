@@ -114,10 +114,10 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   ReliableTransport(ReliableTransportOptions options, FrameCarrier& carrier);
 
   absl::Status AddChannels();
-  // Memory for a message of the channel; of `layout` when such a message would fill it, else of plain words.
-  absl::StatusOr<Tensor> NewSlot(const ChannelSpec& spec, const PayloadLayout& layout);
-  // The arrived message as a tensor of the sender's dtype and shape, in its slot's memory if that has them already.
-  absl::StatusOr<Tensor> Unpack(Arrived arrived);
+  // Memory for a message of the channel.
+  absl::StatusOr<Tensor> NewSlot(const ChannelSpec& spec);
+  // The arrived message as a tensor of the sender's dtype and shape, in its slot's memory.
+  static absl::StatusOr<Tensor> Unpack(const ChannelSpec& spec, Arrived arrived);
   void TakeOrders(int64_t now_ns);
   void SendFrames(int64_t now_ns);
   void Publish(int64_t now_ns);

@@ -19,7 +19,6 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -30,17 +29,6 @@
 #include "runtime/transport/stream/message_transport.h"
 
 namespace geopipe {
-
-// Type and shape of a message's payload. At most kMaxDimensions dimensions.
-struct PayloadLayout {
-  static constexpr size_t kMaxDimensions = 4;
-
-  DType dtype = DType::kFp32;
-  uint8_t dimension_count = 0;
-  std::array<int64_t, kMaxDimensions> dimensions{};
-
-  friend bool operator==(const PayloadLayout&, const PayloadLayout&) = default;
-};
 
 // Sender and receiver of a frame. A session is one life of a stream's end: a broken and repaired connection keeps it, a
 // restarted worker has another.

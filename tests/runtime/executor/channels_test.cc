@@ -35,14 +35,24 @@ TEST_CASE("gpipe can send every activation before the first is taken") {
 
 TEST_CASE("a rank has the channels of its boundaries, of the norm, and of a tied embedding") {
   const Schedule schedule = GeoPipe(3, 8, {1, 1});
-  const ChannelSizes sizes{.boundary_bytes = {100, 200}, .norm_bytes = {10, 20, 30}, .tied_gradient_bytes = 1000};
+  const PayloadLayout small = PayloadLayout::Of(DType::kBf16, {5, 10});
+  const PayloadLayout large = PayloadLayout::Of(DType::kFp32, {50});
+  const ChannelMessages messages{.boundaries = {small, large},
+                                 .norm_bytes = {10, 20, 30},
+                                 .tied_gradient = PayloadLayout::Of(DType::kFp32, {250})};
   const std::vector<PeerId> pipeline{1, 5, 9};  // of a grid with other pipelines beside it
   std::map<ChannelId, int> ends;
   for (int32_t pipeline_rank = 0; pipeline_rank < 3; ++pipeline_rank) {
     const PeerId rank = pipeline[pipeline_rank];
-    for (const ChannelSpec& channel : ChannelsOf(schedule, pipeline_rank, pipeline, sizes)) {
+    for (const ChannelSpec& channel : ChannelsOf(schedule, pipeline_rank, pipeline, messages)) {
       CHECK((channel.id.from_rank == rank || channel.id.to_rank == rank));
       CHECK(channel.slots >= 2);
+      const bool has_layout = channel.id.kind != MessageKind::kNormTerms;
+      REQUIRE(channel.layout.has_value() == has_layout);
+      CHECK((!has_layout || channel.layout->bytes() == channel.slot_bytes));
+      if (channel.id.kind == MessageKind::kActivation || channel.id.kind == MessageKind::kGradient) {
+        CHECK(channel.layout == (channel.id.boundary == 0 ? small : large));
+      }
       ++ends[channel.id];
     }
   }
@@ -50,30 +60,39 @@ TEST_CASE("a rank has the channels of its boundaries, of the norm, and of a tied
   for (const auto& [id, count] : ends) {
     CHECK(count == 2);
   }
-  const std::vector<ChannelSpec> middle = ChannelsOf(schedule, 1, pipeline, sizes);
+  const std::vector<ChannelSpec> middle = ChannelsOf(schedule, 1, pipeline, messages);
   CHECK(middle.size() == 4 + 4);
 }
 
-TEST_CASE("sizes of a plan: norms only when clipped, tied gradients only between two stages") {
-  ModelSpec model = TinyModel(2);
-  model.hidden_size = 8;
-  model.vocab_size = 10;
-  model.tie_word_embeddings = true;
+TEST_CASE("messages of a plan: norms only when clipped, tied gradients only between two stages") {
+  JobSpec job;
+  job.model = TinyModel(2);
+  job.model.hidden_size = 8;
+  job.model.vocab_size = 10;
+  job.model.tie_word_embeddings = true;
   Plan plan;
   plan.micro_batch_size = 2;
   plan.sequence_length = 3;
   plan.Append({}, {.first = 0, .last = 0, .has_embedding = true, .has_head = false});
   plan.Append({}, {.first = 1, .last = 1, .has_embedding = false, .has_head = true});
-  ChannelSizes sizes = SizesOfPlan(plan, model, 4, true);
-  CHECK(sizes.boundary_bytes == std::vector<int64_t>{2 * 3 * 8 * 4});
-  CHECK(sizes.norm_bytes.size() == 2);
-  CHECK(sizes.tied_gradient_bytes == 10 * 8 * 4);
+  ChannelMessages messages = MessagesOfPlan(plan, job, true);
+  CHECK(messages.boundaries == std::vector{PayloadLayout::Of(DType::kFp32, {2 * 3, 8})});
+  CHECK(messages.norm_bytes.size() == 2);
+  CHECK(messages.tied_gradient == PayloadLayout::Of(DType::kFp32, {10 * 8}));
+  JobSpec divided = job;
+  divided.precision = Precision::kBf16;
+  plan.grid.tensor = 2;
+  CHECK(MessagesOfPlan(plan, divided, true).boundaries ==
+        std::vector{PayloadLayout::Of(DType::kBf16, {2 * 3 * 8 / 2})});
+  divided.parallelism.sequence_parallel = true;
+  CHECK(MessagesOfPlan(plan, divided, true).boundaries == std::vector{PayloadLayout::Of(DType::kBf16, {2 * 3 / 2, 8})});
+  plan.grid.tensor = 1;
   plan.stages[1].pipeline_rank = 0;  // both on one rank, whose terms go together
   plan.grid.pipeline = 1;
-  CHECK(SizesOfPlan(plan, model, 4, true).norm_bytes.front() == sizes.norm_bytes[0] + sizes.norm_bytes[1] - 4);
+  CHECK(MessagesOfPlan(plan, job, true).norm_bytes.front() == messages.norm_bytes[0] + messages.norm_bytes[1] - 4);
   plan.stages.resize(1);
-  sizes = SizesOfPlan(plan, model, 4, false);
-  CHECK(sizes == ChannelSizes{});
+  messages = MessagesOfPlan(plan, job, false);
+  CHECK(messages == ChannelMessages{});
 }
 
 }  // namespace

@@ -220,17 +220,20 @@ std::vector<Result> Train(const Case& trained, const Hardware& hardware) {
   const TransformerStageOptions options = SmallOptions(tied);
   const Schedule lowered =
       *Lower(*MakeSchedule(kind, PipelineShape::Of(RowOf(kind).layout, ranks, options.micro_batches)));
-  const int64_t message_bytes = 4 * options.micro_batch_size * options.sequence_length * options.model.hidden_size;
-  ChannelSizes sizes;
-  sizes.boundary_bytes.assign(lowered.shape.stages - 1, message_bytes);
-  sizes.norm_bytes.assign(ranks, 1 << 16);
-  sizes.tied_gradient_bytes = tied ? 4 * options.model.vocab_size * options.model.hidden_size : 0;
+  const int64_t tokens = options.micro_batch_size * options.sequence_length;
+  ChannelMessages messages;
+  messages.boundaries.assign(lowered.shape.stages - 1,
+                             PayloadLayout::Of(DType::kFp32, {tokens, options.model.hidden_size}));
+  messages.norm_bytes.assign(ranks, 1 << 16);
+  if (tied) {
+    messages.tied_gradient = PayloadLayout::Of(DType::kFp32, {options.model.vocab_size * options.model.hidden_size});
+  }
   std::vector<std::unique_ptr<Memory>> memories;
   InProcessNetwork network(ranks);
   const std::vector<PeerId> pipeline = ranks == 1 ? std::vector<PeerId>{0} : std::vector<PeerId>{0, 1};
   for (int32_t rank = 0; rank < ranks; ++rank) {
     memories.push_back(std::make_unique<Memory>(hardware, rank));
-    for (const ChannelSpec& channel : ChannelsOf(lowered, rank, pipeline, sizes)) {
+    for (const ChannelSpec& channel : ChannelsOf(lowered, rank, pipeline, messages)) {
       network.Add(channel);
     }
   }

@@ -128,8 +128,13 @@ class Grid {
       return group;
     });
     for (int32_t rank = 0; rank < grid.size(); ++rank) {
-      const ChannelSizes sizes = SizesOfPlan(plan_, options.model, ElementBytes(options_.precision), /*norms=*/true);
-      for (const ChannelSpec& channel : ChannelsOf(schedule_, grid.At(rank).pipeline, grid.PipelineOf(rank), sizes)) {
+      JobSpec job;
+      job.model = options.model;
+      job.precision = options.precision;
+      job.parallelism.sequence_parallel = options.sequence_parallel;
+      const ChannelMessages messages = MessagesOfPlan(plan_, job, /*norms=*/true);
+      for (const ChannelSpec& channel :
+           ChannelsOf(schedule_, grid.At(rank).pipeline, grid.PipelineOf(rank), messages)) {
         network_.Add(channel);
       }
     }

@@ -14,14 +14,16 @@
 namespace geopipe {
 namespace {
 
-ChannelSizes ToySizes(const PipelineOptions& options, const PipelineShape& shape) {
-  ChannelSizes sizes;
-  sizes.boundary_bytes.assign(shape.stages - 1, 4 * options.model.width);
+ChannelMessages ToyMessages(const PipelineOptions& options, const PipelineShape& shape) {
+  ChannelMessages messages;
+  messages.boundaries.assign(shape.stages - 1, PayloadLayout::Of(DType::kFp32, {options.model.width}));
   if (options.norms) {
-    sizes.norm_bytes.assign(shape.devices, 1024);
+    messages.norm_bytes.assign(shape.devices, 1024);
   }
-  sizes.tied_gradient_bytes = options.model.tied ? 4 : 0;
-  return sizes;
+  if (options.model.tied) {
+    messages.tied_gradient = PayloadLayout::Of(DType::kFp32, {1});
+  }
+  return messages;
 }
 
 EvaluationOptions EvaluationsOf(const PipelineOptions& options, std::vector<EvaluationStats>& reports) {
@@ -70,7 +72,7 @@ PipelineRun RunPipeline(const PipelineOptions& options) {
   std::iota(ranks.begin(), ranks.end(), 0);
   for (int32_t rank = 0; rank < options.ranks; ++rank) {
     allocators.push_back(std::make_unique<Allocator>(1 << 20));
-    for (const ChannelSpec& channel : ChannelsOf(run.schedule, rank, ranks, ToySizes(options, shape))) {
+    for (const ChannelSpec& channel : ChannelsOf(run.schedule, rank, ranks, ToyMessages(options, shape))) {
       network.Add(channel);
     }
   }

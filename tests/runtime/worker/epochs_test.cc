@@ -133,7 +133,7 @@ class DisturbedJob final : public JobExtension {
     GP_ASSIGN_OR_RETURN(std::unique_ptr<StageEngine> engine, build());
     return std::make_unique<DisturbedEngine>(std::move(engine), rank_, disturbance_);
   }
-  std::optional<ChannelSizes> Sizes(bool) override { return std::nullopt; }
+  std::optional<ChannelMessages> Messages(bool) override { return std::nullopt; }
   std::vector<ChannelSpec> Channels() override { return {}; }
   MakeFrameLayer Layer() override { return nullptr; }
   void OnTrain(MessageTransport&, ActionWatch&) override {}

@@ -16,16 +16,27 @@ namespace {
 constexpr ChannelId kDown{.kind = MessageKind::kActivation, .boundary = 0, .from_rank = 0, .to_rank = 1};
 constexpr int64_t kActivationBytes = 2 * 3 * 5 * 4;
 
+// The layouts of kDown's messages that its ends are told.
+struct Layouts {
+  std::optional<PayloadLayout> sender = std::nullopt;
+  std::optional<PayloadLayout> receiver = std::nullopt;
+};
+
 // Ranks 0 and 1 on fake time.
 class World {
  public:
-  explicit World(int32_t slots = 2, size_t max_messages = 8, const std::vector<ChannelSpec>& more = {})
+  explicit World(const Layouts& layouts) : World(2, 8, {}, layouts) {}
+  explicit World(int32_t slots = 2, size_t max_messages = 8, const std::vector<ChannelSpec>& more = {},
+                 const Layouts& layouts = {})
       : network(0, 1, 32, 1) {
     for (int32_t rank = 0; rank < 2; ++rank) {
       ReliableTransportOptions options;
       options.rank = rank;
       options.allocator = &allocators[static_cast<size_t>(rank)];
-      options.channels = {{.id = kDown, .slot_bytes = kActivationBytes, .slots = slots}};
+      options.channels = {{.id = kDown,
+                           .slot_bytes = kActivationBytes,
+                           .slots = slots,
+                           .layout = rank == 0 ? layouts.sender : layouts.receiver}};
       options.channels.insert(options.channels.end(), more.begin(), more.end());
       options.stream.session = 10 + static_cast<uint64_t>(rank);
       options.stream.max_messages = max_messages;
@@ -75,6 +86,51 @@ TEST_CASE("a received tensor has the sender's dtype, shape and values") {
     CHECK(tensor->value.fp32()[0] == static_cast<float>(i));
     CHECK(tensor->value.fp32()[29] == static_cast<float>(i + 29));
   }
+}
+
+TEST_CASE("a message is received in its slot, whatever its shape") {
+  World world;
+  REQUIRE(world.ends[0]->Send(kDown, {}, world.Message(0)).ok());
+  Timed<Tensor> small{.value = *Tensor::Zeros(world.allocators[0], MemoryCategory::kTransport, DType::kBf16, {3}),
+                      .ready = {}};
+  REQUIRE(world.ends[0]->Send(kDown, {.iteration = 1, .micro_batch = 0}, std::move(small)).ok());
+  world.Run();
+  const auto first = world.ends[1]->Receive(kDown, {}, 0);
+  const auto second = world.ends[1]->Receive(kDown, {.iteration = 1, .micro_batch = 0}, 0);
+  REQUIRE(first.ok());
+  REQUIRE(second.ok());
+  CHECK(second->value.dtype() == DType::kBf16);
+  CHECK(second->value.shape() == std::vector<int64_t>{3});
+  // Each message holds the memory of its slot, and two slots wait for more.
+  CHECK(world.allocators[1].usage(MemoryCategory::kTransport).bytes == 4 * kActivationBytes);
+}
+
+TEST_CASE("a channel with a layout carries no other messages") {
+  constexpr ChannelId kShaped{.kind = MessageKind::kGradient, .boundary = 0, .from_rank = 0, .to_rank = 1};
+  const auto layout = PayloadLayout::Of(DType::kFp32, {2, 3, 5});
+  World world(2, 8, {{.id = kShaped, .slot_bytes = kActivationBytes, .slots = 2, .layout = layout}});
+  REQUIRE(world.ends[0]->Send(kShaped, {}, world.Message(4)).ok());
+  world.Run();
+  const auto received = world.ends[1]->Receive(kShaped, {}, 0);
+  REQUIRE(received.ok());
+  CHECK(received->value.shape() == layout.shape());
+  CHECK(received->value.fp32()[29] == 33);
+  Timed<Tensor> flat = world.Message(0);
+  flat.value = std::move(flat.value).Into(DType::kFp32, {30});
+  const absl::Status refused = world.ends[0]->Send(kShaped, {}, std::move(flat));
+  CHECK(refused ==
+        absl::InvalidArgumentError("gradient of boundary 0 from rank 0 to 1: a message is fp32 [30], but the "
+                                   "channel's are fp32 [2, 3, 5]"));
+}
+
+TEST_CASE("a message of another layout than the receiver's is an error there") {
+  World world(
+      Layouts{.sender = PayloadLayout::Of(DType::kFp32, {2, 3, 5}), .receiver = PayloadLayout::Of(DType::kFp32, {30})});
+  REQUIRE(world.ends[0]->Send(kDown, {}, world.Message(4)).ok());
+  world.Run();
+  CHECK(world.ends[1]->Receive(kDown, {}, 0).status() ==
+        absl::InternalError("activation of boundary 0 from rank 0 to 1: a message is fp32 [2, 3, 5], but the channel's "
+                            "are fp32 [30]; do all agents run the same version?"));
 }
 
 TEST_CASE("a message leaves when it is ready, and is acknowledged no sooner") {
@@ -256,6 +312,9 @@ TEST_CASE("channels that do not belong to the rank are refused") {
   options.channels = {{.id = kDown, .slot_bytes = 8, .slots = 1}};
   CHECK(ReliableTransport::Create(options, network.carrier(0)).status().code() == absl::StatusCode::kInvalidArgument);
   options.rank = 0;
+  options.channels[0].layout = PayloadLayout::Of(DType::kFp32, {3});  // does not fill its slot
+  CHECK(ReliableTransport::Create(options, network.carrier(0)).status().code() == absl::StatusCode::kInvalidArgument);
+  options.channels[0].layout.reset();
   options.channels.push_back(options.channels[0]);
   CHECK(ReliableTransport::Create(options, network.carrier(0)).status().code() == absl::StatusCode::kInvalidArgument);
   World world;
