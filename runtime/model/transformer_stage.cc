@@ -133,6 +133,13 @@ absl::Status TransformerStage::AllocateOwnBuffers() {
   if (reads_tokens() && !is_last()) {
     GP_ASSIGN_OR_RETURN(unused_targets_, make());
   }
+  if (reads_tokens() && context_.allocator->space() == MemorySpace::kDevice) {
+    // The host may have read the tokens of all micro-batches before the device has taken the first.
+    const int64_t tensors = (is_first() ? 1 : 0) + (is_last() ? 1 : 0) + (options_.document_end.has_value() ? 1 : 0);
+    GP_ASSIGN_OR_RETURN(ready_tokens_,
+                        context_.allocator->staging().KeepReady(context_.tokens() * ByteSize(DType::kInt32),
+                                                                tensors * options_.micro_batches));
+  }
   GP_ASSIGN_OR_RETURN(scalars_, Tensor::Create(scalar_memory_, kWorkspace, DType::kFp64,
                                                {ScalarIndex(ScalarKind::kGradient, std::ssize(parameters_.all()))}));
   return absl::OkStatus();

@@ -196,6 +196,7 @@ class TransformerStage final : public StageEngine {
   Tensor tied_message_;          // where TakeTiedGradient copies to; allocated when an iteration begins
   Tensor unused_inputs_;         // the parts of a TokenSource's output that the stage does not keep
   Tensor unused_targets_;
+  ReadyBlocks ready_tokens_;
   Allocator scalar_memory_;
   Tensor scalars_;                   // by ScalarIndex
   std::vector<MicroBatch> saved_;    // per micro-batch

@@ -80,6 +80,23 @@ Reservation::~Reservation() {
   }
 }
 
+ReadyBlocks& ReadyBlocks::operator=(ReadyBlocks&& other) noexcept {
+  if (this != &other) {
+    ReadyBlocks old(std::move(*this));
+    allocator_ = std::exchange(other.allocator_, nullptr);
+    bytes_ = other.bytes_;
+    count_ = other.count_;
+  }
+  return *this;
+}
+
+ReadyBlocks::~ReadyBlocks() {
+  if (allocator_ != nullptr) {
+    const std::lock_guard lock(allocator_->mutex_);
+    allocator_->kept_ready_[bytes_] -= count_;
+  }
+}
+
 Allocator::Allocator(int64_t limit_bytes, Device& device, int64_t staging_limit_bytes)
     : Allocator(limit_bytes, device, device.space()) {
   host_.reset(new Allocator(kUnlimitedMemoryBytes, device, MemorySpace::kHost));
@@ -121,13 +138,19 @@ absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory categor
   return Buffer(this, data, bytes, category);
 }
 
-absl::Status Allocator::KeepReady(int64_t bytes, int64_t count) {
+absl::StatusOr<ReadyBlocks> Allocator::KeepReady(int64_t bytes, int64_t count) {
+  ReadyBlocks ready(this, bytes, count);
+  int64_t all = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    all = kept_ready_[bytes] += count;
+  }
   std::vector<Buffer> blocks;
-  for (int64_t i = 0; i < count; ++i) {
+  for (int64_t i = 0; i < all; ++i) {
     GP_ASSIGN_OR_RETURN(Buffer block, Allocate(bytes, MemoryCategory::kTransport));
     blocks.push_back(std::move(block));
   }
-  return absl::OkStatus();
+  return ready;
 }
 
 // Takes a free block and makes the queue wait for its last users; nullptr: there is none. Kernels take the block that
@@ -238,6 +261,14 @@ absl::Status Allocator::Exhausted(int64_t bytes, MemoryCategory category) const 
   for (int i = 0; i < kMemoryCategories; ++i) {
     in_use +=
         fmt::format("{}{} {}", i == 0 ? "" : ", ", MemoryCategoryName(static_cast<MemoryCategory>(i)), usage_[i].bytes);
+  }
+  const bool stages = space_ == MemorySpace::kHost && device_.space() == MemorySpace::kDevice;
+  if (stages && limit_bytes_ != kUnlimitedMemoryBytes) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "{} bytes for {} do not fit into the {} bytes of the host's memory that the device may move data through, of "
+        "which {} are in use ({}); give the host more memory, or use fewer devices on it, or a smaller micro-batch or "
+        "sequence",
+        bytes, MemoryCategoryName(category), limit_bytes_, total_.bytes, in_use));
   }
   if (limit_bytes_ == kUnlimitedMemoryBytes) {
     return absl::ResourceExhaustedError(fmt::format(

@@ -91,6 +91,26 @@ class Reservation {
   MemoryCategory category_ = MemoryCategory::kRecovery;
 };
 
+// Free blocks that an allocator has taken from the device ahead of need. When this ends they stay free, and count for
+// whoever is next to ask for such blocks. Move-only; the allocator outlives it.
+class ReadyBlocks {
+ public:
+  ReadyBlocks() = default;
+  ReadyBlocks(ReadyBlocks&& other) noexcept
+      : allocator_(std::exchange(other.allocator_, nullptr)), bytes_(other.bytes_), count_(other.count_) {}
+  ReadyBlocks& operator=(ReadyBlocks&& other) noexcept;
+  ~ReadyBlocks();
+
+ private:
+  friend class Allocator;
+  ReadyBlocks(Allocator* allocator, int64_t bytes, int64_t count)
+      : allocator_(allocator), bytes_(bytes), count_(count) {}
+
+  Allocator* allocator_ = nullptr;
+  int64_t bytes_ = 0;
+  int64_t count_ = 0;
+};
+
 // The limit of an allocator that only the machine limits.
 inline constexpr int64_t kUnlimitedMemoryBytes = std::numeric_limits<int64_t>::max() / 2;
 
@@ -112,8 +132,9 @@ class Allocator {
   // names category, size, what is in use by category and the limit. REQUIRES: bytes > 0.
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryCategory category, Queue first_use = Queue::kCompute);
 
-  // Takes `count` blocks of the size from the device for later requests. Errors are Allocate's.
-  absl::Status KeepReady(int64_t bytes, int64_t count);
+  // Takes blocks of the size from the device for later requests, until `count` are free besides those that others keep
+  // ready. Errors are Allocate's.
+  absl::StatusOr<ReadyBlocks> KeepReady(int64_t bytes, int64_t count);
 
   // Counts memory that is taken elsewhere. ResourceExhausted as above.
   absl::StatusOr<Reservation> Reserve(int64_t bytes, MemoryCategory category);
@@ -142,6 +163,7 @@ class Allocator {
  private:
   friend class Buffer;
   friend class Reservation;
+  friend class ReadyBlocks;
   Allocator(int64_t limit_bytes, Device& device, MemorySpace space)
       : limit_bytes_(limit_bytes), device_(device), space_(space) {}
   // A block that waits for its next user: behind what the queues had been given when it came back.
@@ -173,6 +195,7 @@ class Allocator {
   Usage total_;
   std::unordered_map<int64_t, FreeBlocks> free_blocks_;  // by size
   int64_t free_bytes_ = 0;
+  std::unordered_map<int64_t, int64_t> kept_ready_;  // blocks, by size
 };
 
 }  // namespace geopipe

@@ -64,6 +64,7 @@ absl::StatusOr<std::unique_ptr<ReliableTransport>> ReliableTransport::Create(Rel
   }
   std::unique_ptr<ReliableTransport> transport(new ReliableTransport(std::move(options), carrier));
   GP_RETURN_IF_ERROR(transport->AddChannels());
+  GP_RETURN_IF_ERROR(transport->ReserveStaging());
   return transport;
 }
 
@@ -97,6 +98,22 @@ absl::Status ReliableTransport::AddChannels() {
       GP_ASSIGN_OR_RETURN(Tensor slot, NewSlot(inbound.spec));
       posts_.push_back({.channel = id, .slot_id = next_slot_id_++, .slot = std::move(slot)});
     }
+  }
+  return absl::OkStatus();
+}
+
+// Receivers copy as many messages to the device as may be on their way, while slots wait for others. Senders keep
+// those that the receiver's slots hold and as many again that await acknowledgement.
+absl::Status ReliableTransport::ReserveStaging() {
+  if (options_.allocator->device().space() == MemorySpace::kHost) {
+    return absl::OkStatus();
+  }
+  for (const ChannelSpec& spec : options_.channels) {
+    const bool outgoing = spec.id.from_rank == options_.rank;
+    GP_ASSIGN_OR_RETURN(ReadyBlocks ready,
+                        options_.allocator->KeepReady(SlotLayout(spec).bytes(),
+                                                      outgoing ? MaxUnacknowledged(spec) : int64_t{spec.slots}));
+    reserve_.push_back(std::move(ready));
   }
   return absl::OkStatus();
 }

@@ -114,6 +114,8 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   ReliableTransport(ReliableTransportOptions options, FrameCarrier& carrier);
 
   absl::Status AddChannels();
+  // Where slots are staging memory, takes enough of it at once for all messages of the run.
+  absl::Status ReserveStaging();
   // Memory for a message of the channel.
   absl::StatusOr<Tensor> NewSlot(const ChannelSpec& spec);
   // The arrived message as a tensor of the sender's dtype and shape, in its slot's memory.
@@ -128,6 +130,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
 
   const ReliableTransportOptions options_;
   FrameCarrier& carrier_;
+  std::vector<ReadyBlocks> reserve_;  // of staging memory
 
   // Progress thread only.
   std::map<PeerId, Peer> peers_;

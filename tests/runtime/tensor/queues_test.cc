@@ -124,7 +124,10 @@ TEST_CASE("a copy into memory that came back long ago does not wait for the kern
 TEST_CASE("blocks that are kept ready are not asked of the device again") {
   SeededDevice device;
   Allocator allocator(1 << 20, device);
-  REQUIRE(allocator.KeepReady(4 * kElements, 3).ok());
+  const auto two = allocator.KeepReady(4 * kElements, 2);
+  const auto one = allocator.KeepReady(4 * kElements, 1);
+  REQUIRE(one.ok());
+  REQUIRE(two.ok());
   CHECK(allocator.total().bytes == 0);
   const int64_t allocations = device.counts().allocations;
   {
@@ -134,6 +137,29 @@ TEST_CASE("blocks that are kept ready are not asked of the device again") {
     CHECK((!kKeepsBlocks || device.counts().allocations == allocations));
     CHECK_FALSE(allocator.KeepReady(1 << 20, 1).ok());
   }
+}
+
+TEST_CASE("blocks that are no longer kept ready are there for the next to ask") {
+  SeededDevice device;
+  Allocator allocator(1 << 20, device);
+  REQUIRE(allocator.KeepReady(4 * kElements, 3).ok());
+  const int64_t allocations = device.counts().allocations;
+  REQUIRE(allocator.KeepReady(4 * kElements, 3).ok());
+  CHECK((!kKeepsBlocks || device.counts().allocations == allocations));
+}
+
+TEST_CASE("staging memory has a limit of its own, which its error names") {
+  SeededDevice device;
+  Allocator allocator(1 << 20, device, 100);
+  const Tensor tensor = *Tensor::Create(allocator, kActivations, DType::kFp32, {100});
+  const auto staged = ToHost({tensor.Part(0, {100}), {}});
+  CHECK(staged.status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK(staged.status().message() ==
+        "400 bytes for transport do not fit into the 100 bytes of the host's memory that the device may move data "
+        "through, of which 0 are in use (weights 0, gradients 0, optimizer 0, activations 0, workspace 0, transport 0, "
+        "recovery 0); give the host more memory, or use fewer devices on it, or a smaller micro-batch or sequence");
+  CHECK(allocator.staging().KeepReady(50, 2).ok());
+  CHECK_FALSE(allocator.staging().KeepReady(50, 3).ok());
 }
 
 }  // namespace
