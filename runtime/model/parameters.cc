@@ -143,9 +143,9 @@ absl::Status ParameterSet::Fill(Parameter& parameter, WeightSource& weights) {
     return absl::OkStatus();
   }
   GP_RETURN_IF_ERROR(
-      FillFromHost(parameter.master, [&](const Tensor& host) { return weights.ReadPiece(piece, host.fp32()); }));
-  return FillFromHost(parameter.first_moment, [&](const Tensor& first) {
-    return FillFromHost(parameter.second_moment, [&](const Tensor& second) -> absl::Status {
+      FillInRuns(parameter.master, [&](const Tensor& host) { return weights.ReadPiece(piece, host.fp32()); }));
+  return FillInRuns(parameter.first_moment, [&](const Tensor& first) {
+    return FillInRuns(parameter.second_moment, [&](const Tensor& second) -> absl::Status {
       GP_ASSIGN_OR_RETURN(const bool found, weights.ReadMomentsPiece(piece, first.fp32(), second.fp32()));
       if (!found) {
         std::ranges::fill(first.fp32(), 0.0F);

@@ -1,5 +1,8 @@
 #include "runtime/tensor/staging.h"
 
+#include <algorithm>
+#include <array>
+#include <cstring>
 #include <memory>
 #include <utility>
 
@@ -24,6 +27,95 @@ absl::Status Copy(Device& device, const Tensor& from, const Tensor& to, Queue qu
   return device.Copy(from.address(), to.address(), to.bytes(), queue);
 }
 
+// The runs of a large tensor, and two staging buffers that they take turns in.
+class Runs {
+ public:
+  explicit Runs(const Tensor& tensor) : tensor_(tensor), device_(tensor.allocator().device()) {}
+  ~Runs() {
+    for (Buffer& buffer : buffers_) {
+      if (!buffer.memory.empty()) {
+        KeepUntilDone(buffer.copied, std::move(buffer.memory));
+      }
+    }
+  }
+  Runs(const Runs&) = delete;
+  Runs& operator=(const Runs&) = delete;
+
+  int64_t count() const { return (tensor_.bytes() + kRunBytes - 1) / kRunBytes; }
+  int64_t bytes(int64_t run) const { return std::min(kRunBytes, tensor_.bytes() - run * kRunBytes); }
+
+  // The run's staging buffer, when the copy that used it last is done.
+  absl::StatusOr<const Tensor*> Take(int64_t run) {
+    Buffer& buffer = BufferOf(run);
+    if (buffer.memory.empty()) {
+      GP_ASSIGN_OR_RETURN(buffer.memory, Tensor::Create(tensor_.allocator().staging(), MemoryCategory::kWorkspace,
+                                                        DType::kInt32, {kRunBytes / ByteSize(DType::kInt32)}));
+    }
+    GP_RETURN_IF_ERROR(device_.Wait(buffer.copied, DeviceDeadlineNs()));
+    return &buffer.memory;
+  }
+  // Enqueue the copy of the run from its buffer, or to it. REQUIRES: it is taken.
+  absl::Status Put(int64_t run) { return Move(run, BufferOf(run).memory.address(), At(run)); }
+  absl::Status Get(int64_t run) { return Move(run, At(run), BufferOf(run).memory.address()); }
+
+  absl::Status WaitForAll() {
+    for (const Buffer& buffer : buffers_) {
+      GP_RETURN_IF_ERROR(device_.Wait(buffer.copied, DeviceDeadlineNs()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  struct Buffer {
+    Tensor memory;
+    Completion copied;
+  };
+
+  Buffer& BufferOf(int64_t run) { return buffers_.at(static_cast<size_t>(run % 2)); }
+  std::byte* At(int64_t run) const { return tensor_.address() + run * kRunBytes; }
+  absl::Status Move(int64_t run, const std::byte* from, std::byte* to) {
+    GP_RETURN_IF_ERROR(device_.Copy(from, to, bytes(run), Queue::kCompute));
+    BufferOf(run).copied = device_.Record(Queue::kCompute);
+    return absl::OkStatus();
+  }
+
+  const Tensor& tensor_;
+  Device& device_;
+  std::array<Buffer, 2> buffers_;
+};
+
+// Fills or reads a tensor that is longer than a run in memory that only the host limits.
+absl::Status FillLong(Runs& runs, const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill) {
+  Allocator memory(kUnlimitedMemoryBytes);
+  GP_ASSIGN_OR_RETURN(const Tensor whole,
+                      Tensor::Create(memory, MemoryCategory::kWorkspace, tensor.dtype(), tensor.shape()));
+  GP_RETURN_IF_ERROR(fill(whole));
+  for (int64_t run = 0; run < runs.count(); ++run) {
+    GP_ASSIGN_OR_RETURN(const Tensor* const buffer, runs.Take(run));
+    std::memcpy(buffer->data(), whole.data() + run * kRunBytes, static_cast<size_t>(runs.bytes(run)));
+    GP_RETURN_IF_ERROR(runs.Put(run));
+  }
+  return runs.WaitForAll();
+}
+
+absl::Status ReadLong(Runs& runs, const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read) {
+  Allocator memory(kUnlimitedMemoryBytes);
+  GP_ASSIGN_OR_RETURN(const Tensor whole,
+                      Tensor::Create(memory, MemoryCategory::kWorkspace, tensor.dtype(), tensor.shape()));
+  for (int64_t run = 0; run <= runs.count(); ++run) {
+    if (run < runs.count()) {
+      GP_RETURN_IF_ERROR(runs.Take(run).status());
+      GP_RETURN_IF_ERROR(runs.Get(run));
+    }
+    if (run > 0) {  // the one before, while the device copies this one
+      GP_ASSIGN_OR_RETURN(const Tensor* const buffer, runs.Take(run - 1));
+      std::memcpy(whole.data() + (run - 1) * kRunBytes, buffer->data(), static_cast<size_t>(runs.bytes(run - 1)));
+    }
+  }
+  read(whole);
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::Status Copy(const Tensor& from, const Tensor& to, Queue queue) {
@@ -42,6 +134,25 @@ absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(c
   return absl::OkStatus();
 }
 
+absl::Status FillInRuns(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill) {
+  if (tensor.space() == MemorySpace::kHost) {
+    return fill(tensor);
+  }
+  if (tensor.bytes() <= kMaxWholeBytes) {
+    GP_RETURN_IF_ERROR(FillFromHost(tensor, fill));
+    Device& device = tensor.allocator().device();
+    return device.Wait(device.Record(Queue::kCompute), DeviceDeadlineNs());
+  }
+  Runs runs(tensor);
+  if (runs.count() > 1) {
+    return FillLong(runs, tensor, fill);
+  }
+  GP_ASSIGN_OR_RETURN(const Tensor* const buffer, runs.Take(0));
+  GP_RETURN_IF_ERROR(fill(buffer->As(tensor.dtype(), tensor.shape())));
+  GP_RETURN_IF_ERROR(runs.Put(0));
+  return runs.WaitForAll();
+}
+
 absl::StatusOr<Timed<Tensor>> StagedCopy(const Tensor& tensor) {
   Device& device = tensor.allocator().device();
   Tensor staging;
@@ -53,6 +164,9 @@ absl::StatusOr<Timed<Tensor>> StagedCopy(const Tensor& tensor) {
 }
 
 absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read) {
+  if (Runs runs(tensor); tensor.space() == MemorySpace::kDevice && runs.count() > 1) {
+    return ReadLong(runs, tensor, read);
+  }
   GP_ASSIGN_OR_RETURN(Timed<Tensor> staged, StagedCopy(tensor));
   const absl::Status copied = tensor.allocator().device().Wait(staged.ready, DeviceDeadlineNs());
   if (copied.ok()) {

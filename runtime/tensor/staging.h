@@ -18,12 +18,20 @@ absl::Status Copy(const Tensor& from, const Tensor& to, Queue queue = Queue::kCo
 // Does not wait. Errors: those of `fill`, of staging memory and of the device.
 absl::Status FillFromHost(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill);
 
+// Tensors of more bytes than kMaxWholeBytes cross in runs, through two staging buffers that they take turns in.
+inline constexpr int64_t kMaxWholeBytes = int64_t{1} << 20;
+inline constexpr int64_t kRunBytes = int64_t{16} << 20;
+
+// The same for a tensor of any size: waits for the copy, and takes no more staging memory than two runs. A tensor
+// longer than one is filled in memory that the device does not reach. Errors: FillFromHost's.
+absl::Status FillInRuns(const Tensor& tensor, absl::FunctionRef<absl::Status(const Tensor&)> fill);
+
 // Enqueues a copy of the tensor, as the kernels enqueued before leave it, to a staging buffer. Where its memory is the
 // host's, the value is empty, and the tensor itself is what becomes ready. Does not wait.
 absl::StatusOr<Timed<Tensor>> StagedCopy(const Tensor& tensor);
 
-// Waits until all kernels enqueued before are done, and shows `read` the tensor's contents. Errors: those of staging
-// memory and of the device.
+// Waits until all kernels enqueued before are done, and shows `read` the tensor's contents, in memory that the device
+// does not reach if they are longer than a run. Errors: those of staging memory and of the device.
 absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read);
 
 // The tensor in host memory, copied on the out queue when it is ready. Does not wait; keeps the category.

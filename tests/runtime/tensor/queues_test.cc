@@ -1,6 +1,7 @@
 // Checks that memory which comes back while queues still use it is reused behind them, and no later than needed, on a
 // device that runs its queues in orders drawn from seeds.
 #include <catch2/catch.hpp>
+#include <numeric>
 #include <vector>
 
 #include "runtime/tensor/allocator.h"
@@ -146,6 +147,33 @@ TEST_CASE("blocks that are no longer kept ready are there for the next to ask") 
   const int64_t allocations = device.counts().allocations;
   REQUIRE(allocator.KeepReady(4 * kElements, 3).ok());
   CHECK((!kKeepsBlocks || device.counts().allocations == allocations));
+}
+
+TEST_CASE("a large tensor crosses in runs, through two of staging memory") {
+  SeededDevice device(TestSeed());
+  const int64_t elements = GENERATE(int64_t{8}, kRunBytes / 4 - 3, 2 * kRunBytes / 4 + 5, 5 * kRunBytes / 4);
+  CAPTURE(elements);
+  Allocator allocator(int64_t{1} << 30, device, 2 * kRunBytes);
+  const Tensor tensor = *Tensor::Create(allocator, kActivations, DType::kInt32, {elements});
+  const absl::Status filled = FillInRuns(tensor, [](const Tensor& host) {
+    std::iota(host.int32().begin(), host.int32().end(), 7);
+    return absl::OkStatus();
+  });
+  INFO(filled);
+  REQUIRE(filled.ok());
+  CHECK(allocator.staging().total().bytes == 0);
+  int64_t wrong = 0;
+  const absl::Status read = ReadOnHost(tensor, [&](const Tensor& host) {
+    for (int64_t i = 0; i < elements; ++i) {
+      wrong += host.int32()[i] == 7 + i ? 0 : 1;
+    }
+  });
+  INFO(read);
+  CHECK(read.ok());
+  CHECK(wrong == 0);
+  CHECK(allocator.staging().total().bytes == 0);
+  const auto error = FillInRuns(tensor, [](const Tensor&) { return absl::DataLossError("torn"); });
+  CHECK(error == absl::DataLossError("torn"));
 }
 
 TEST_CASE("staging memory has a limit of its own, which its error names") {
