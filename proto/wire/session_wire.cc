@@ -208,6 +208,7 @@ absl::Status ValidateReplicate(const v1::ReplicateCommand& message) {
 absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
   GP_RETURN_IF_ERROR(CheckRank(message.rank()));
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
+  GP_RETURN_IF_ERROR(CheckRange("staging_limit_bytes", message.staging_limit_bytes(), 0, wire::kMaxBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 1, kMaxThreads));
   GP_RETURN_IF_ERROR(CheckRange("first_iteration", message.first_iteration(), 0, kMaxInt64));
   if (message.has_from_checkpoint()) {

@@ -120,6 +120,9 @@ TransformerStageOptions OptionsOfStage(const RankPreparation& preparation, int32
   return options;
 }
 
+// Limit of an allocator; `bytes` 0: none.
+int64_t LimitOf(int64_t bytes) { return bytes > 0 ? bytes : kUnlimitedMemoryBytes; }
+
 // Hash of the job and the run, so that a worker of an earlier run is recognised without its secret.
 uint64_t JobHash(const RankPreparation& preparation) {
   constexpr uint64_t kSpread = 0x9e3779b97f4a7c15;
@@ -143,9 +146,8 @@ int64_t ProgressDeadlineNs(const PipelineCosts& costs) {
 RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Clock& clock, KeptStates* kept)
     : preparation_(std::move(preparation)),
       clock_(clock),
-      memory_(std::make_shared<DeviceMemory>(std::move(device), preparation_.memory_limit_bytes > 0
-                                                                    ? preparation_.memory_limit_bytes
-                                                                    : kUnlimitedMemoryBytes)),
+      memory_(std::make_shared<DeviceMemory>(std::move(device), LimitOf(preparation_.memory_limit_bytes),
+                                             LimitOf(preparation_.staging_limit_bytes))),
       allocator_(memory_->allocator),
       gives_back_{allocator_},
       engines_(preparation_.plan.stages.size()),

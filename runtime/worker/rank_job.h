@@ -175,8 +175,8 @@ class RankJob {
   InterruptibleClock clock_;
   // A device and its memory, which snapshots may need longer than the job.
   struct DeviceMemory {
-    DeviceMemory(std::unique_ptr<Device> opened, int64_t limit_bytes)
-        : device(std::move(opened)), allocator(limit_bytes, *device) {}
+    DeviceMemory(std::unique_ptr<Device> opened, int64_t limit_bytes, int64_t staging_limit_bytes)
+        : device(std::move(opened)), allocator(limit_bytes, *device, staging_limit_bytes) {}
 
     std::unique_ptr<Device> device;
     Allocator allocator;

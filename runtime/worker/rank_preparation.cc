@@ -99,6 +99,7 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
   GP_ASSIGN_OR_RETURN(preparation.run, FromProto(command.run()));
   preparation.rank = command.rank();
   preparation.memory_limit_bytes = command.memory_limit_bytes();
+  preparation.staging_limit_bytes = command.staging_limit_bytes();
   preparation.threads = command.threads() > 0 ? command.threads() : 1;
   preparation.first_iteration = command.first_iteration();
   preparation.state_epoch = command.state_epoch();

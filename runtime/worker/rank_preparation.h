@@ -30,7 +30,8 @@ struct RankPreparation {
   int32_t rank = 0;   // in plan.grid
   PipelineCosts costs;
   RunOptions run;
-  int64_t memory_limit_bytes = 0;  // 0: none
+  int64_t memory_limit_bytes = 0;   // 0: none
+  int64_t staging_limit_bytes = 0;  // of the host's memory for data to and from the device; 0: none
   int32_t threads = 1;
   std::vector<v1::LinkShape> shapes;
   int64_t first_iteration = 0;   // the state before it is what the epoch goes on from

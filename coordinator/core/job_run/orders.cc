@@ -61,6 +61,7 @@ v1::WorkerCommand JobRun::PrepareOrder(int32_t rank, const LinkTable& links) con
   prepare.set_run_incarnation(incarnation_);
   const v1::NodeSpec& node = NodeAt(plan.SiteOfRank(rank), plan.devices[rank].node)->spec;
   prepare.set_memory_limit_bytes(node.device().memory_bytes());
+  prepare.set_staging_limit_bytes(node.host_memory_bytes() / std::max(1, node.devices()));
   std::vector<std::string> sites;
   for (const PipelineRankPlan& pipeline_rank : plan.pipeline_ranks) {
     if (sites.empty() || sites.back() != pipeline_rank.site) {

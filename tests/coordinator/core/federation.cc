@@ -397,6 +397,7 @@ SessionId Federation::Register(const std::string& name, uint64_t incarnation, co
   hello.mutable_node()->set_devices(devices);
   hello.mutable_node()->mutable_device()->set_kind("cpu");
   hello.mutable_node()->mutable_device()->set_memory_bytes(1 << 30);
+  hello.mutable_node()->set_host_memory_bytes(hello.node().devices() * kHostBytesPerDevice);
   hello.mutable_node()->mutable_device()->set_efficiency(0.5);
   if (network.has_value()) {
     *hello.mutable_node()->mutable_network() = *network;

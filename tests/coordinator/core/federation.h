@@ -15,6 +15,9 @@
 
 namespace geopipe {
 
+// Memory of a node beside its devices' own.
+inline constexpr int64_t kHostBytesPerDevice = int64_t{5} << 30;
+
 // The node that "<site>" or "<site>/<node>" stands for, and back.
 NodeKey NodeNamed(const std::string& name);
 std::string NameOf(const NodeKey& node);

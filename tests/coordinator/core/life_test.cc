@@ -48,6 +48,7 @@ TEST_CASE("a job lives from PENDING to COMPLETED, every state durable before wha
   const v1::PrepareCommand prepare = f.Last<SendToAgent>().at(1).message.command().command().prepare();
   CHECK(prepare.rank() == 1);
   CHECK(prepare.memory_limit_bytes() == 1 << 30);
+  CHECK(prepare.staging_limit_bytes() == kHostBytesPerDevice);
   CHECK(prepare.shapes_size() == 2);  // to both other sites: terms of the gradient norm go everywhere
   CHECK(prepare.shapes(0).from_site() == "east");
 
