@@ -19,8 +19,6 @@ constexpr std::string_view kLibrary = "libgeopipe_cuda.so";
 constexpr int32_t kMinRuntime = 12040;
 constexpr int32_t kMinArchitecture = 80;  // of the oldest kernels compiled
 
-std::string VersionText(int32_t version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
-
 std::string LoaderError() {
   const char* error = dlerror();  // NOLINT(concurrency-mt-unsafe): glibc's is of the thread
   return error == nullptr ? "the loader gives no reason" : error;
@@ -45,7 +43,7 @@ absl::Status CannotLoad(const std::string& library, const std::string& error) {
   return absl::FailedPreconditionError(
       fmt::format("GPUs cannot be used: {} needs {}, which is not on the library path; install CUDA's libraries (CUDA "
                   "runtime and cuBLAS, {} or newer), or add their folder to LD_LIBRARY_PATH",
-                  library, missing, VersionText(kMinRuntime)));
+                  library, missing, CudaVersionText(kMinRuntime)));
 }
 
 absl::Status CheckTable(const std::string& library, const GpPort& port) {
@@ -66,7 +64,7 @@ absl::Status CheckVersions(const GpPort& port) {
   if (versions.runtime < kMinRuntime) {
     return absl::FailedPreconditionError(
         fmt::format("GPUs cannot be used: the CUDA runtime is {}, and {} or newer is needed; install a newer one",
-                    VersionText(versions.runtime), VersionText(kMinRuntime)));
+                    CudaVersionText(versions.runtime), CudaVersionText(kMinRuntime)));
   }
   if (versions.driver == 0) {
     return absl::FailedPreconditionError(
@@ -78,7 +76,7 @@ absl::Status CheckVersions(const GpPort& port) {
     return absl::FailedPreconditionError(
         fmt::format("GPUs cannot be used: the NVIDIA driver runs CUDA up to {}, and CUDA runtime {} needs {} or newer; "
                     "install a newer driver",
-                    VersionText(versions.driver), VersionText(versions.runtime), VersionText(min_driver)));
+                    CudaVersionText(versions.driver), CudaVersionText(versions.runtime), CudaVersionText(min_driver)));
   }
   return absl::OkStatus();
 }
@@ -96,6 +94,8 @@ absl::Status CheckDevices(const GpPort& port) {
 }
 
 }  // namespace
+
+std::string CudaVersionText(int32_t version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
 
 std::string DefaultGpuLibrary() {
   std::array<char, 4096> program = {};

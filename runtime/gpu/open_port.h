@@ -24,6 +24,9 @@ std::string DefaultGpuLibrary();
 //   Internal: the driver's own error.
 absl::StatusOr<const GpPort*> OpenGpuPort(const std::string& library);
 
+// "13.0", of a version as GpVersions has CUDA's.
+std::string CudaVersionText(int32_t version);
+
 // FailedPrecondition: the device is older than the kernels are compiled for.
 absl::Status CheckGpuDevice(const GpDeviceProperties& properties);
 

@@ -130,6 +130,7 @@ absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory categor
     }
     data = device_.Allocate(bytes, space_);
     if (data == nullptr) {
+      GP_RETURN_IF_ERROR(device_.health());
       return Exhausted(bytes, category);
     }
   }

@@ -147,8 +147,9 @@ absl::Status Device::Wait(const Completion& work, int64_t deadline_ns) {
 }
 
 absl::Status Device::WaitIdle(int64_t deadline_ns) {
-  GP_RETURN_IF_ERROR(AfterAll(Queue::kCompute));
-  return Wait(Record(Queue::kCompute), deadline_ns);
+  absl::Status status = AfterAll(Queue::kCompute);
+  status.Update(Wait(Record(Queue::kCompute), deadline_ns));  // of a failed device too: its work has to fail first
+  return status;
 }
 
 Device::Counts Device::counts() const {

@@ -64,8 +64,16 @@ class Device {
   // Waits until the work is over and the callbacks that waited for it, and for work that its queue was given before,
   // have run. Errors: that of the work; DeadlineExceeded: it is not over by `deadline_ns` (monotonic).
   absl::Status Wait(const Completion& work, int64_t deadline_ns);
-  // Waits for all work of all queues.
+  // Waits for all work of all queues to be over, or to have failed.
   absl::Status WaitIdle(int64_t deadline_ns);
+
+  // Lets copies reach memory of the host that was not allocated here; it stays mapped until Unregister, which is called
+  // when no copy that names it is left to do. Errors: the device's; Unimplemented: the device or the host cannot.
+  virtual absl::Status Register(std::byte* /*memory*/, int64_t /*bytes*/) { return absl::OkStatus(); }
+  virtual void Unregister(std::byte* /*memory*/) {}
+
+  // The error that ended the device, which all its work has from then on. Any thread.
+  virtual absl::Status health() const { return absl::OkStatus(); }
 
   // Points in the past of a queue: what it had been given when position() was called, a record of which Past returns.
   int64_t position(Queue queue) const;
