@@ -41,7 +41,11 @@ inline Verdict CheckExtents(const GpProductShape& shape) {
       (shape.has_addend != 0 && shape.c_stride < shape.n)) {
     return {kGpInvalid, "a stride is shorter than the rows"};
   }
-  if (shape.batch > 1 && shape.d_batch_stride < (shape.m - 1) * shape.d_stride + shape.n) {
+  // Results lie behind one another, or side by side in the same rows, as heads do.
+  const bool is_behind = shape.d_batch_stride >= (shape.m - 1) * shape.d_stride + shape.n;
+  const bool is_beside =
+      shape.d_batch_stride >= shape.n && (shape.batch - 1) * shape.d_batch_stride + shape.n <= shape.d_stride;
+  if (shape.batch > 1 && !is_behind && !is_beside) {
     return {kGpInvalid, "results of the batch overlap"};
   }
   if (!IsAlignment(shape.a_alignment_bytes, shape.operand_type) ||

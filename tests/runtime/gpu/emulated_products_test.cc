@@ -69,6 +69,16 @@ TEST_CASE("shapes that the port does not have are refused") {
       {"shorter than the rows", kGpInvalid, [](GpProductShape& s) { s.c_stride = s.n - 1; }},
       {"shorter than the rows", kGpInvalid, [](GpProductShape& s) { s.d_stride = s.n - 1; }},
       {"results of the batch overlap", kGpInvalid, [](GpProductShape& s) { s.d_batch_stride = 0; }},
+      {"results of the batch overlap", kGpInvalid,
+       [](GpProductShape& s) {
+         s.d_stride = 2 * s.n;
+         s.d_batch_stride = s.n - 1;
+       }},
+      {"results of the batch overlap", kGpInvalid,
+       [](GpProductShape& s) {
+         s.d_stride = 2 * s.n - 1;
+         s.d_batch_stride = s.n;
+       }},
       {"power of two", kGpInvalid, [](GpProductShape& s) { s.a_alignment_bytes = 12; }},
       {"power of two", kGpInvalid, [](GpProductShape& s) { s.b_alignment_bytes = 2; }},
       {"power of two", kGpInvalid, [](GpProductShape& s) { s.c_alignment_bytes = 512; }},
