@@ -21,6 +21,31 @@ MatrixView ViewOf(const Tensor& tensor) {
           .dtype = tensor.dtype()};
 }
 
+void CheckSameShape(const ConstMatrixView& a, const ConstMatrixView& b) {
+  GP_CHECK(a.rows == b.rows && a.columns == b.columns, "[{}, {}] against [{}, {}]", a.rows, a.columns, b.rows,
+           b.columns);
+}
+
+void CheckGroups(const ConstMatrixView& x, int64_t width, int64_t statistics) {
+  GP_CHECK(x.columns % width == 0 && statistics == x.rows * (x.columns / width), "[{}, {}] in groups of {}", x.rows,
+           x.columns, width);
+}
+
+void CheckAttention(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                    const ConstMatrixView& value, const ConstMatrixView& out, int64_t statistics) {
+  const int64_t tokens = shape.batch * shape.sequence;
+  GP_CHECK(shape.heads % shape.kv_heads == 0);
+  GP_CHECK(query.rows == tokens && query.columns == shape.heads * shape.head_dim);
+  GP_CHECK(key.rows == tokens && key.columns == shape.kv_heads * shape.head_dim);
+  CheckSameShape(key, value);
+  CheckSameShape(query, out);
+  GP_CHECK(shape.starts.size == 0 || shape.starts.size == tokens, "{} starts of {} tokens", shape.starts.size, tokens);
+  GP_CHECK(statistics == tokens * shape.heads, "{} statistics of {} rows", statistics, tokens * shape.heads);
+  for (const DType dtype : {key.dtype, value.dtype, out.dtype}) {
+    GP_CHECK(dtype == query.dtype, "attention of {} with {}", DTypeName(query.dtype), DTypeName(dtype));
+  }
+}
+
 absl::StatusOr<int> ThreadsFromEnvironment() {
   const char* variable = std::getenv("OMP_NUM_THREADS");
   if (variable == nullptr) {

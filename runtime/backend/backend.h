@@ -152,6 +152,13 @@ struct AdamWStep {
   VectorView<BFloat16> compute_weight = {};  // unless empty, becomes the new parameter, rounded
 };
 
+// GP_CHECK operands, for all backends: matrices of one shape; columns in whole groups of `width`, with a statistic for
+// each in each row; those of attention.
+void CheckSameShape(const ConstMatrixView& a, const ConstMatrixView& b);
+void CheckGroups(const ConstMatrixView& x, int64_t width, int64_t statistics);
+void CheckAttention(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
+                    const ConstMatrixView& value, const ConstMatrixView& out, int64_t statistics);
+
 class Backend {
  public:
   virtual ~Backend() = default;

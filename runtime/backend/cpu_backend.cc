@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <cmath>
 #include <cstring>
 #include <numeric>
 #include <string_view>
@@ -13,16 +12,6 @@
 #include "runtime/backend/cpu_views.h"
 
 namespace geopipe {
-namespace {
-
-// Checks that the columns are whole groups of `width`, each of which has a statistic in each row.
-void CheckGroups(const ConstMatrixView& x, int64_t width, int64_t statistics) {
-  GP_CHECK(x.columns % width == 0 && statistics == x.rows * (x.columns / width), "[{}, {}] in groups of {}", x.rows,
-           x.columns, width);
-}
-
-}  // namespace
-
 CpuBackend::CpuBackend(int threads, Allocator& allocator, std::unique_ptr<cpu::MatMulCache> products)
     : threads_(threads), allocator_(allocator), products_(std::move(products)) {}
 
@@ -237,23 +226,7 @@ absl::Status CpuBackend::SumsOfSquares(VectorView<const float> values, const std
 }
 
 absl::Status CpuBackend::AdamW(const AdamWStep& step) {
-  GP_CHECK(step.gradient.size == step.parameter.size && step.first_moment.size == step.parameter.size &&
-           step.second_moment.size == step.parameter.size && step.step >= 1);
-  GP_CHECK(step.compute_weight.size == 0 || step.compute_weight.size == step.parameter.size);
-  const auto exponent = static_cast<double>(step.step);
-  const double correction1 = 1 - std::pow(step.beta1, exponent);
-  const double correction2 = 1 - std::pow(step.beta2, exponent);
-  const cpu::AdamWConstants constants{
-      .grad_scale = static_cast<float>(step.grad_scale),
-      .decay = static_cast<float>(1 - step.learning_rate * step.weight_decay),
-      .beta1 = static_cast<float>(step.beta1),
-      .one_minus_beta1 = static_cast<float>(1 - step.beta1),
-      .beta2 = static_cast<float>(step.beta2),
-      .one_minus_beta2 = static_cast<float>(1 - step.beta2),
-      .sqrt_bias_correction2 = static_cast<float>(std::sqrt(correction2)),
-      .eps = static_cast<float>(step.eps),
-      .step_size = static_cast<float>(step.learning_rate / correction1),
-  };
+  const AdamWConstants constants = ConstantsOf(step);
   Launch([&]<class W>(W) {
     cpu::VectorKernels<W>::AdamW(threads_, step.parameter.size, constants, step.parameter.data, step.gradient.data,
                                  step.first_moment.data, step.second_moment.data, step.compute_weight.data);

@@ -17,21 +17,6 @@
 namespace geopipe {
 namespace {
 
-void CheckShape(const AttentionShape& shape, const ConstMatrixView& query, const ConstMatrixView& key,
-                const ConstMatrixView& value, const ConstMatrixView& out, int64_t statistics) {
-  const int64_t tokens = shape.batch * shape.sequence;
-  GP_CHECK(shape.heads % shape.kv_heads == 0);
-  GP_CHECK(query.rows == tokens && query.columns == shape.heads * shape.head_dim);
-  GP_CHECK(key.rows == tokens && key.columns == shape.kv_heads * shape.head_dim);
-  CheckSameShape(key, value);
-  CheckSameShape(query, out);
-  GP_CHECK(shape.starts.size == 0 || shape.starts.size == tokens, "{} starts of {} tokens", shape.starts.size, tokens);
-  GP_CHECK(statistics == tokens * shape.heads, "{} statistics of {} rows", statistics, tokens * shape.heads);
-  for (const DType dtype : {key.dtype, value.dtype, out.dtype}) {
-    GP_CHECK(dtype == query.dtype, "attention of {} with {}", DTypeName(query.dtype), DTypeName(dtype));
-  }
-}
-
 // Views of one sample and head, rows of `view` being those of all samples and columns those of all heads.
 template <class View>
 View HeadOf(const AttentionShape& shape, const View& view, int64_t sample, int64_t head) {
@@ -79,7 +64,7 @@ absl::Status CpuBackend::WithHeadKernel(DType dtype, int64_t head_dim, const F& 
 absl::Status CpuBackend::Attention(const AttentionShape& shape, const ConstMatrixView& query,
                                    const ConstMatrixView& key, const ConstMatrixView& value, const MatrixView& out,
                                    VectorView<float> statistics) {
-  CheckShape(shape, query, key, value, out, statistics.size);
+  CheckAttention(shape, query, key, value, out, statistics.size);
   return WithHeadKernel(query.dtype, shape.head_dim, [&]<class T, class Kernel>(T, Kernel) {
     const int64_t room_lines = Kernel::RoomLines(shape.head_dim);
     cpu::RoomLine* const rooms = HeadRooms(threads_ * room_lines);
@@ -103,8 +88,8 @@ absl::Status CpuBackend::AttentionGrad(const AttentionShape& shape, const ConstM
                                        const ConstMatrixView& out, VectorView<const float> statistics,
                                        const ConstMatrixView& grad_out, const MatrixView& grad_query,
                                        const MatrixView& grad_key, const MatrixView& grad_value) {
-  CheckShape(shape, query, key, value, out, statistics.size);
-  CheckShape(shape, grad_query, grad_key, grad_value, grad_out, statistics.size);
+  CheckAttention(shape, query, key, value, out, statistics.size);
+  CheckAttention(shape, grad_query, grad_key, grad_value, grad_out, statistics.size);
   const int64_t s = shape.sequence;
   const int64_t d = shape.head_dim;
   const int64_t group = shape.heads / shape.kv_heads;

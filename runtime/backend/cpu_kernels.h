@@ -8,6 +8,7 @@
 
 #include <cstdint>
 
+#include "runtime/backend/adamw_constants.h"
 #include "runtime/tensor/bfloat16.h"
 
 namespace geopipe::cpu {
@@ -74,18 +75,6 @@ struct ElementwiseKernels {
 
 inline constexpr int64_t kSumBlock = 4096;
 
-// Coefficients computed in fp64 and rounded once, as PyTorch does.
-struct AdamWConstants {
-  float grad_scale;
-  float decay;  // 1 - lr * weight_decay
-  float beta1;
-  float one_minus_beta1;
-  float beta2;
-  float one_minus_beta2;
-  float sqrt_bias_correction2;
-  float eps;
-  float step_size;  // lr / bias_correction1
-};
 template <class Width>
 struct VectorKernels {
   // Converts float and BFloat16, each to each.

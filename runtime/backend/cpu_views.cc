@@ -1,13 +1,6 @@
 #include "runtime/backend/cpu_views.h"
 
-#include "optimizer/base/check.h"
-
 namespace geopipe {
-
-void CheckSameShape(const ConstMatrixView& a, const ConstMatrixView& b) {
-  GP_CHECK(a.rows == b.rows && a.columns == b.columns, "[{}, {}] against [{}, {}]", a.rows, a.columns, b.rows,
-           b.columns);
-}
 
 absl::Status ConvertRows(int threads, const ConstMatrixView& from, const MatrixView& to) {
   CheckSameShape(from, to);

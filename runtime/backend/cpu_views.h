@@ -53,8 +53,6 @@ cpu::Rows<const T> ToRows(const ConstMatrixView& view) {
   return {reinterpret_cast<const T*>(view.data), view.rows, view.columns, view.stride};
 }
 
-void CheckSameShape(const ConstMatrixView& a, const ConstMatrixView& b);
-
 template <class View>
 View Sub(const View& view, int64_t row, int64_t rows, int64_t column, int64_t columns) {
   View sub = view;

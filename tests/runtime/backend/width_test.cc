@@ -174,7 +174,7 @@ Results Elementwise(uint64_t seed) {
   Vectors::Convert(1, gate, operands.template Out1<float>());
   Vectors::Convert(1, gate, operands.template Out1<BFloat16>());
   Vectors::Axpy(1, 77, 0.7F, fp32.In().data, fp32.Out1().data);
-  const cpu::AdamWConstants constants{0.5F, 0.99F, 0.9F, 0.1F, 0.95F, 0.05F, 0.3F, 1e-8F, 1e-3F};
+  const AdamWConstants constants{0.5F, 0.99F, 0.9F, 0.1F, 0.95F, 0.05F, 0.3F, 1e-8F, 1e-3F};
   std::vector<float> parameter = fp32.Fill<float>(77);
   std::vector<float> first = fp32.Fill<float>(77);
   std::vector<float> second(77, 0.25F);
