@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "optimizer/base/status_macros.h"
 #include "runtime/backend/backend.h"
 #include "runtime/gpu/gpu_clock.h"
 #include "runtime/gpu/gpu_events.h"
@@ -63,6 +64,12 @@ class GpuDevice final : public Device {
   // The status of a call of the port by this thread, its last: "<device>: <doing>: <sentence>". Errors but those of
   // memory and of what is unsupported are the device's from then on.
   absl::Status StatusOf(GpResult result, std::string_view doing);
+  // Enqueues one of the port's kernels.
+  template <class Args>
+  absl::Status Launch(int32_t (*kernel)(const Args* args, void* stream), const Args& args, Queue queue) {
+    GP_RETURN_IF_ERROR(Enter());
+    return StatusOf(port_.runtime.launch_result(kernel(&args, stream(queue))), "enqueuing a kernel");
+  }
 
  protected:
   // Pinned memory of the host is aligned to pages.
