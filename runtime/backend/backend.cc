@@ -6,8 +6,6 @@
 #include <cstdlib>
 
 #include "optimizer/base/check.h"
-#include "optimizer/base/status_macros.h"
-#include "runtime/backend/cpu_backend.h"
 
 namespace geopipe {
 
@@ -60,29 +58,6 @@ absl::StatusOr<int> ThreadsFromEnvironment() {
         fmt::format("OMP_NUM_THREADS is '{}'; it must be a number from 1 to {}", text, kMaxThreads));
   }
   return threads;
-}
-
-absl::Status CanOpen(BackendKind kind, int32_t /*ordinal*/, const std::string& /*gpu_library*/) {
-  if (kind == BackendKind::kCuda) {
-    return absl::UnimplementedError("cuda is not part of this build; use cpu or modelled");
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind, const std::string& gpu_library) {
-  GP_RETURN_IF_ERROR(CanOpen(kind, 0, gpu_library));
-  return MakeHostDevice();
-}
-
-std::string_view InstructionsOf(BackendKind kind) {
-  return kind == BackendKind::kCpu ? cpu::ProductInstructions() : std::string_view();
-}
-
-std::optional<DeviceVersions> VersionsOf(const Device& /*device*/) { return std::nullopt; }
-
-absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator) {
-  GP_CHECK(kind == BackendKind::kCpu, "no kernels of the {} backend", BackendKindName(kind));
-  return CpuBackend::Create(threads, allocator);
 }
 
 }  // namespace geopipe

@@ -13,7 +13,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <ranges>
 #include <string>
 #include <string_view>
@@ -22,7 +21,6 @@
 #include <vector>
 
 #include "optimizer/base/check.h"
-#include "optimizer/model/run_options.h"
 #include "runtime/tensor/tensor.h"
 
 namespace geopipe {
@@ -263,24 +261,6 @@ class Backend {
   virtual absl::Status AdamW(const AdamWStep& step) = 0;
 };
 
-// Tells whether workers of this host can run the kind on device `ordinal` of those that this process sees; processors
-// are one. `gpu_library`: file of the GPU library; empty: beside this program. Errors: Unimplemented when the kind is
-// not part of this build; one sentence, which ends with the remedy.
-absl::Status CanOpen(BackendKind kind, int32_t ordinal, const std::string& gpu_library);
-
-// The device that backends of the kind compute on: the first that this process sees, or the processor for a kind that
-// does not compute. Errors: CanOpen's.
-absl::StatusOr<std::unique_ptr<Device>> OpenDevice(BackendKind kind, const std::string& gpu_library = "");
-
-// Opens a backend. `allocator`, of that device's memory, provides workspace and outlives the backend; `threads` of the
-// processor are the cpu backend's. Errors: those of the backend's start. REQUIRES: the kind computes, and its device
-// was opened.
-absl::StatusOr<std::unique_ptr<Backend>> OpenBackend(BackendKind kind, int threads, Allocator& allocator);
-
-// The processor's instructions that the kind's products run on here: where they differ, so may the last bits of results
-// (own kernels' bits do not depend on them). Empty for a kind that does not compute.
-std::string_view InstructionsOf(BackendKind kind);
-
 // A device and the libraries that a backend computes with there, on which the last bits of results depend; all of them
 // are given for a GPU.
 struct DeviceVersions {
@@ -292,9 +272,6 @@ struct DeviceVersions {
   std::string cublas_lt;
   std::string kernels;  // a hash of our own
 };
-
-// nullopt for processors, on whose InstructionsOf they depend.
-std::optional<DeviceVersions> VersionsOf(const Device& device);
 
 // Reads OMP_NUM_THREADS, by which the worker is told its share of the processors; 1 when unset. InvalidArgument when it
 // is not a number from 1 to 1024.

@@ -17,6 +17,9 @@ class CpuBackend final : public Backend {
   // that the kernels are compiled for. Internal: oneDNN does not start. REQUIRES: threads >= 1.
   static absl::StatusOr<std::unique_ptr<CpuBackend>> Create(int threads, Allocator& allocator);
 
+  // The processor's instructions that products run on here, on which their last bits depend.
+  static std::string_view ProductInstructions() { return cpu::ProductInstructions(); }
+
   void RunDry(bool on) override;
   // Number of oneDNN's primitives made so far.
   int64_t primitives() const { return products_->primitives(); }

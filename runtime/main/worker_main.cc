@@ -17,7 +17,6 @@
 
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/capabilities.h"
-#include "runtime/backend/backend.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
 #include "runtime/base/grpc/process_limits.h"
@@ -31,6 +30,7 @@
 #include "runtime/base/terminal.h"
 #include "runtime/base/version.h"
 #include "runtime/checkpoint/exchange/file_server.h"
+#include "runtime/compute/open.h"
 #include "runtime/main/probe_process.h"
 #include "runtime/rehearsal/host/quick_wakeup.h"
 #include "runtime/rehearsal/worker/rehearsed_exchange.h"

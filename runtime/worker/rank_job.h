@@ -31,6 +31,7 @@
 #include "runtime/base/stop_event.h"
 #include "runtime/checkpoint/exchange/checkpoint_fetcher.h"
 #include "runtime/checkpoint/state/kept_states.h"
+#include "runtime/compute/open.h"
 #include "runtime/data/samples/training_data.h"
 #include "runtime/executor/executor.h"
 #include "runtime/executor/interruptible_clock.h"

@@ -43,7 +43,7 @@ struct RankPreparation {
   int64_t given_state_bytes = 0;             // to a rank of the epoch, at most: the others wait for it
   std::vector<ExchangeSource> file_sources;  // whom to ask for files of it that are not here, in this order
   std::string exchange_secret;               // that workers prove to each other; empty: none exchange files
-  std::string gpu_library;                   // of this worker (CanOpen in runtime/backend/backend.h)
+  std::string gpu_library;                   // of this worker (CanOpen in runtime/compute/open.h)
 
   StateIdentity state() const { return {.iteration = first_iteration, .epoch = state_epoch}; }
   int32_t pipeline_rank() const { return plan.grid.At(rank).pipeline; }

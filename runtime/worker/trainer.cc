@@ -15,6 +15,7 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread_name.h"
+#include "runtime/compute/open.h"
 #include "runtime/manifest/job_manifest.h"
 #include "runtime/model/stage_profiler.h"
 #include "runtime/worker/supplied_state.h"

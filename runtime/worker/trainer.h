@@ -47,7 +47,7 @@ class Trainer {
     ExtendJob extend_job;               // may be empty
     FileServer* file_server = nullptr;  // serves what it is told; outlives the trainer; null: none
     PaceExchange pace_exchange = {};    // may be empty
-    std::string gpu_library = {};       // CanOpen in runtime/backend/backend.h
+    std::string gpu_library = {};       // CanOpen in runtime/compute/open.h
   };
   using Order = std::variant<RunProfile, RunPrepare, RunCommit, RunCheckpoint>;
 

@@ -41,7 +41,7 @@ class WorkerCore {
     ExtendJob extend_job;               // may be empty
     FileServer* file_server = nullptr;  // outlives the core; as Trainer::Hooks'
     PaceExchange pace_exchange = {};    // may be empty
-    std::string gpu_library = {};       // CanOpen in runtime/backend/backend.h
+    std::string gpu_library = {};       // CanOpen in runtime/compute/open.h
   };
 
   // Starts the trainer's thread. `clock` outlives the core. `kept`: memory for states that outlive the process, which

@@ -142,8 +142,8 @@ TEST_CASE("a playground on GPUs ends with site, node and why its workers cannot 
   const CommandResult refused = run({"--backend", "cuda", "--gpu-library", "/no/such/library.so"});
   CHECK(refused.exit_status.exit_code == 1);
   CHECK_THAT(refused.err,
-             Catch::Matches("error: site ([^ ]+) cannot run backend cuda: node \\1/[^ ]+: cuda is not part "
-                            "of this build; use cpu or modelled\n"));
+             Catch::Matches("error: site ([^ ]+) cannot run backend cuda: node \\1/[^ ]+: GPUs cannot be used: "
+                            "/no/such/library.so is neither .*\n"));
   const CommandResult inert = run({"--gpu-library", "/no/such/library.so"});
   CHECK(inert.exit_status.exit_code == 2);
   CHECK(inert.err == "error: --gpu-library has no effect without --backend cuda; add that, or leave it out\n");

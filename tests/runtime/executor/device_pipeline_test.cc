@@ -201,9 +201,9 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
   Result result;
   SeededDevice* const device = memory.device.get();
   Allocator& allocator = memory.allocator;
-  const std::unique_ptr<Backend> backend = device != nullptr
-                                               ? std::make_unique<SeededBackend>(*device, allocator)
-                                               : *OpenBackend(BackendKind::kCpu, /*threads=*/1, allocator);
+  const std::unique_ptr<Backend> backend =
+      device != nullptr ? std::make_unique<SeededBackend>(*device, allocator)
+                        : std::unique_ptr<Backend>(*CpuBackend::Create(/*threads=*/1, allocator));
   const PipelineShape& shape = lowered.shape;
   WatchingTokens tokens(shared, device);
   ValidationTokens validation(tokens);

@@ -54,8 +54,10 @@ struct Hardware {
         allocator(kMemoryBytes, device != nullptr ? static_cast<Device&>(*device) : HostDevice()) {}
 
   absl::StatusOr<std::unique_ptr<Backend>> Open() {
-    return device != nullptr ? std::make_unique<SeededBackend>(*device, allocator)
-                             : OpenBackend(BackendKind::kCpu, /*threads=*/1, allocator);
+    if (device != nullptr) {
+      return std::make_unique<SeededBackend>(*device, allocator);
+    }
+    return CpuBackend::Create(/*threads=*/1, allocator);
   }
   std::unique_ptr<Communicator> Reach(std::unique_ptr<Communicator> host) {
     return device == nullptr

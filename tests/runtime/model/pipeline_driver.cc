@@ -46,14 +46,18 @@ std::vector<float> ValuesOf(const Tensor& tensor) {
 
 }  // namespace
 
+DriverDevice On(SeededDevice& device) {
+  return {device, [&device](Allocator& memory) { return std::make_unique<SeededBackend>(device, memory); }};
+}
+
 PipelineDriver::PipelineDriver(const TransformerStageOptions& options, const std::vector<LayerRange>& split,
-                               TokenSource& tokens, WeightSource& weights, SeededDevice* device)
+                               TokenSource& tokens, WeightSource& weights, const std::optional<DriverDevice>& device)
     : options_(options), activations_(split.size()), gradients_(split.size()) {
   for (const LayerRange& layers : split) {
-    allocators_.push_back(std::make_unique<Allocator>(int64_t{1} << 30, device != nullptr ? *device : HostDevice()));
+    allocators_.push_back(
+        std::make_unique<Allocator>(int64_t{1} << 30, device.has_value() ? device->device : HostDevice()));
     Allocator& memory = *allocators_.back();
-    backends_.push_back(device != nullptr ? std::make_unique<SeededBackend>(*device, memory)
-                                          : *OpenBackend(BackendKind::kCpu, /*threads=*/1, memory));
+    backends_.push_back(device.has_value() ? device->open_backend(memory) : *CpuBackend::Create(/*threads=*/1, memory));
     options_.layers = layers;
     rooms_.push_back(std::make_unique<SharedRooms>(memory, /*max_run_elements=*/100));
     auto stage = TransformerStage::Create(options_, memory, *backends_.back(), &tokens, weights, rooms_.back().get());

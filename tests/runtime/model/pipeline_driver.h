@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <random>
 #include <span>
 #include <string>
@@ -50,12 +52,19 @@ struct IterationResult {
   friend bool operator==(const IterationResult&, const IterationResult&) = default;
 };
 
+// A device other than the processor, and what makes its backends.
+struct DriverDevice {
+  Device& device;
+  std::function<std::unique_ptr<Backend>(Allocator&)> open_backend;
+};
+DriverDevice On(SeededDevice& device);
+
 class PipelineDriver {
  public:
   // One stage, with its own allocator and backend, per entry of `split`; all on `device` where there is one, else on
   // the processor. `options.layers` is ignored.
   PipelineDriver(const TransformerStageOptions& options, const std::vector<LayerRange>& split, TokenSource& tokens,
-                 WeightSource& weights, SeededDevice* device = nullptr);
+                 WeightSource& weights, const std::optional<DriverDevice>& device = std::nullopt);
 
   // Forwards and backwards of all micro-batches; gradients are complete afterwards, nothing is updated.
   void Accumulate(int64_t iteration, DriveOrder order);
@@ -70,6 +79,7 @@ class PipelineDriver {
   std::vector<float> Value(std::string_view name);
 
   size_t size() const { return stages_.size(); }
+  Backend& backend(size_t i) { return *backends_[i]; }
   TransformerStage& stage(size_t i) { return *stages_[i]; }
   Allocator& allocator(size_t i) { return *allocators_[i]; }
 

@@ -69,7 +69,7 @@ TEST_CASE("a whole stage on another device has the processor's bits, and waits f
   const std::vector<LayerRange> split = Split(options.model, 1);
   SeededDevice device;
   PipelineDriver expected(options, split, tokens, weights);
-  PipelineDriver actual(options, split, tokens, weights, &device);
+  PipelineDriver actual(options, split, tokens, weights, On(device));
   for (int64_t iteration = 0; iteration < 3; ++iteration) {
     const int64_t waits = device.counts().waits;
     CHECK(actual.Iterate(iteration, DriveOrder::kDelayedWeights) == expected.Iterate(iteration, DriveOrder::k1F1B));
@@ -92,7 +92,7 @@ TEST_CASE("states that the host keeps pass through the device in runs, and leave
   PipelineDriver expected(options, split, tokens, weights);
   options.sharding.offloads_optimizer = true;
   SeededDevice device;
-  PipelineDriver actual(options, split, tokens, weights, &device);
+  PipelineDriver actual(options, split, tokens, weights, On(device));
   for (int64_t iteration = 0; iteration < 3; ++iteration) {
     const int64_t waits = device.counts().waits;
     CHECK(actual.Iterate(iteration, DriveOrder::kDelayedWeights) == expected.Iterate(iteration, DriveOrder::k1F1B));

@@ -19,9 +19,12 @@ TEST_CASE("what this worker cannot run is refused by key and value") {
 
   prepare.mutable_run()->set_backend(v1::BACKEND_KIND_CUDA);
   CHECK(Decode(prepare).ok());  // it is the host that may not have it
-  const RankPreparation cuda = *DecodePreparation(1, prepare);
-  CHECK(RankJob::Prepare(cuda, Clock::Real(), nullptr).status().message() ==
-        "cuda is not part of this build; use cpu or modelled");
+  RankPreparation cuda = *DecodePreparation(1, prepare);
+  cuda.gpu_library = "/no/such/library.so";
+  CHECK(
+      RankJob::Prepare(cuda, Clock::Real(), nullptr).status().message() ==
+      "GPUs cannot be used: /no/such/library.so is neither beside the program nor on the library path; install it, or "
+      "add its folder to LD_LIBRARY_PATH");
 
   JobSpec kept = job;
   kept.checkpoint.path = "/checkpoints";

@@ -96,7 +96,7 @@ std::vector<float> Logits(Golden& golden, WeightSource& weights) {
   const ModelSpec& model = golden.options.model;
   golden.options.layers = {.first = 0, .last = model.num_hidden_layers - 1, .has_embedding = true};
   Allocator memory(int64_t{1} << 28);
-  const std::unique_ptr<Backend> backend = *OpenBackend(BackendKind::kCpu, /*threads=*/1, memory);
+  const std::unique_ptr<Backend> backend = *CpuBackend::Create(/*threads=*/1, memory);
   const auto stage = *TransformerStage::Create(golden.options, memory, *backend, golden.tokens.get(), weights);
   REQUIRE(stage->BeginIteration(0).ok());
   const absl::StatusOr<Timed<Tensor>> activation = stage->Forward(0, {});

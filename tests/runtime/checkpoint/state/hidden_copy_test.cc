@@ -30,7 +30,7 @@ int64_t Modelled(Copies copies) {
   device.set_copied_bytes_per_ns(kSlowBytesPerNs);
   KeptStates kept = *KeptStates::Open(UniqueFd(memfd_create("hidden-copy-test", MFD_CLOEXEC)));
   StateSnapshot snapshot;  // goes after the pipeline's last copy, before its memory
-  PipelineDriver pipeline(options, Split(options.model, 1), tokens, weights, &device);
+  PipelineDriver pipeline(options, Split(options.model, 1), tokens, weights, On(device));
   TransformerStage& stage = pipeline.stage(0);
   const std::vector<KeptStates::Stage> stages{{.stage = 0, .parameters = stage.parameters().all()}};
   REQUIRE(kept.Prepare({.run_incarnation = 1, .rank = 0}, stages).ok());
@@ -63,7 +63,7 @@ bool KeepsStateBefore(uint64_t seed, bool updates_after) {
   SeededDevice device(seed);
   device.RunOnlyWhenAwaited();
   KeptStates kept = *KeptStates::Open(UniqueFd(memfd_create("hidden-copy-test", MFD_CLOEXEC)));
-  PipelineDriver pipeline(options, Split(options.model, 1), tokens, weights, &device);
+  PipelineDriver pipeline(options, Split(options.model, 1), tokens, weights, On(device));
   TransformerStage& stage = pipeline.stage(0);
   const std::vector<KeptStates::Stage> stages{{.stage = 0, .parameters = stage.parameters().all()}};
   const KeptStates::Owner owner{.run_incarnation = 1, .rank = 0};

@@ -92,7 +92,8 @@ Numbers Train(const TransformerStageOptions& options, const std::vector<Leg>& le
     WeightSource& source = state.has_value() ? static_cast<WeightSource&>(*state) : fresh;
     const std::vector<LayerRange> split = Split(options.model, leg.stages);
     std::optional<SeededDevice> device;
-    PipelineDriver pipeline(options, split, tokens, source, seed.has_value() ? &device.emplace(*seed) : nullptr);
+    PipelineDriver pipeline(options, split, tokens, source,
+                            seed.has_value() ? std::optional(On(device.emplace(*seed))) : std::nullopt);
     for (; iteration < leg.to; ++iteration) {
       numbers.iterations.push_back(pipeline.Iterate(iteration, DriveOrder::k1F1B));
     }
