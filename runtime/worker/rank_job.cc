@@ -154,6 +154,12 @@ RankJob::RankJob(RankPreparation preparation, std::unique_ptr<Device> device, Cl
       transformers_(preparation_.plan.stages.size()),
       kept_(preparation_.job.recovery == Recovery::kMemory ? kept : nullptr) {}
 
+RankJob::~RankJob() {
+  if (kept_ != nullptr) {
+    kept_->Detach();
+  }
+}
+
 RankMemory RankJob::memory_peaks() const {
   const auto peak = [&](MemoryCategory category) { return allocator_.usage(category).peak_bytes; };
   return {.weights = peak(MemoryCategory::kWeights),
@@ -349,7 +355,8 @@ absl::Status RankJob::TakeMemoryForStates() {
   }
   Allocator& memory = allocator_.space() == MemorySpace::kDevice ? allocator_.host() : allocator_;
   GP_ASSIGN_OR_RETURN(kept_room_, memory.Reserve(bytes, MemoryCategory::kRecovery));
-  return kept_->Prepare(owner(), stages);
+  GP_RETURN_IF_ERROR(kept_->Prepare(owner(), stages));
+  return kept_->Attach(*memory_->device);
 }
 
 absl::Status RankJob::KeepState() {

@@ -78,6 +78,7 @@ class RankJob {
                                                           const StopEvent& stop = StopEvent::Never());
   RankJob(const RankJob&) = delete;
   RankJob& operator=(const RankJob&) = delete;
+  ~RankJob();
 
   // True when the state of this job is the one that `next` asks for, by job, plan and rank, and none is to be read;
   // then NextEpoch can resume from it.

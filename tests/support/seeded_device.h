@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -38,6 +39,13 @@ class SeededDevice final : public Device {
   Mark Begin(Queue queue) override;
   absl::Status After(Queue queue, const Completion& work) override;
   Completion Past(Queue queue, int64_t position) override;
+
+  absl::Status Register(std::byte* memory, int64_t bytes) override {
+    registered_[memory] = bytes;
+    return absl::OkStatus();
+  }
+  void Unregister(std::byte* memory) override { registered_.erase(memory); }
+  const std::map<std::byte*, int64_t>& registered() const { return registered_; }
 
   // A kernel: of so much modelled time.
   void Enqueue(std::function<absl::Status()> work, int64_t duration_ns = 0, Queue queue = Queue::kCompute);
@@ -85,6 +93,7 @@ class SeededDevice final : public Device {
 
   const DeviceFault fault_;
   double copied_bytes_per_ns_ = 25;
+  std::map<std::byte*, int64_t> registered_;
   mutable std::mutex mutex_;
   std::condition_variable told_;
   std::deque<std::function<void()>> news_;

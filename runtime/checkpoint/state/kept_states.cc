@@ -22,7 +22,6 @@
 #include "runtime/base/crc32c.h"
 #include "runtime/base/files.h"
 #include "runtime/base/host_memory.h"
-#include "runtime/tensor/device.h"
 
 namespace geopipe {
 namespace {
@@ -325,6 +324,7 @@ absl::Status KeptStates::Prepare(const Owner& owner, std::span<const Stage> stag
   GP_RETURN_IF_ERROR(Settle());
   Layout layout = LayoutOf(stages);
   if (this->owner() != owner || layout_ != layout) {
+    Detach();
     memory_.reset();
     layout_ = std::move(layout);
     absl::Status status = TakeRoom(layout_.bytes());
@@ -444,6 +444,26 @@ absl::StatusOr<Completion> KeptStates::CopyTo(std::byte* room, std::span<const S
     }
   }
   return device == nullptr ? Completion() : device->Record(Queue::kOut);
+}
+
+absl::Status KeptStates::Attach(Device& device) {
+  GP_CHECK(memory_ != nullptr, "there is no room for a state; Prepare was not called");
+  Detach();
+  if (const absl::Status status = device.Register(memory_.get(), layout_.bytes()); !status.ok()) {
+    return absl::Status(status.code(),
+                        fmt::format("the device cannot copy to the memory for the last two states of this rank: {}; "
+                                    "choose another recovery than memory",
+                                    std::string(status.message())));
+  }
+  attached_ = &device;
+  return absl::OkStatus();
+}
+
+void KeptStates::Detach() {
+  if (attached_ != nullptr) {
+    static_cast<void>(Settle());
+    std::exchange(attached_, nullptr)->Unregister(memory_.get());
+  }
 }
 
 absl::Status KeptStates::Settle() const {

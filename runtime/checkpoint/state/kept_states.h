@@ -25,6 +25,7 @@
 #include "runtime/model/parameters.h"
 #include "runtime/model/weight_source.h"
 #include "runtime/tensor/completion.h"
+#include "runtime/tensor/device.h"
 
 namespace geopipe {
 
@@ -58,6 +59,12 @@ class KeptStates {
   // tensors stay; any others are forgotten and their memory given back. ResourceExhausted names the bytes: there is too
   // little memory; no state is held then, and there is no room. DeadlineExceeded: a device is still at a copy.
   absl::Status Prepare(const Owner& owner, std::span<const Stage> stages);
+
+  // Lets the device copy to the room that Prepare took, until Detach, which comes before the device goes, or until
+  // Prepare takes another. Errors: those of Device::Register.
+  absl::Status Attach(Device& device);
+  // Waits for copies that are under way.
+  void Detach();
 
   // Begins to copy weights and moments, as the kernels enqueued before leave them, over the older of the two states;
   // the state is held when the copy, on the device's out queue, is over. Waits for the copy before, if that is not
@@ -140,7 +147,8 @@ class KeptStates {
   UniqueFd fd_;
   std::unique_ptr<std::byte, Unmap> memory_;  // null: no room
   Layout layout_;                             // of memory_
-  StateIdentity copied_;                      // the latest copy's
+  Device* attached_ = nullptr;
+  StateIdentity copied_;  // the latest copy's
   Completion copy_;
 };
 

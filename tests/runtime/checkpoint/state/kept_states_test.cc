@@ -209,6 +209,23 @@ TEST_CASE("a state that is held already is the newer one when it is saved again"
   CHECK(rank.IsWhole(kept, {9, 1}));
 }
 
+TEST_CASE("a device knows the room for states as long as it is attached to it") {
+  const UniqueFd memory = NewMemory();
+  KeepingRank rank(/*on_device=*/true);
+  const KeepingRank larger(false, 16);
+  KeptStates kept = Opened(memory);
+  REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
+  REQUIRE(kept.Attach(rank.device()).ok());
+  REQUIRE(rank.device().registered().size() == 1);
+  CHECK(rank.device().registered().begin()->second == KeptStates::BytesFor(rank.stages()));
+  rank.Save(kept, {.iteration = 5, .epoch = 1});
+  kept.Detach();
+  CHECK(rank.device().registered().empty());
+  REQUIRE(kept.Attach(rank.device()).ok());
+  REQUIRE(kept.Prepare(kOwner, larger.stages()).ok());  // another room
+  CHECK(rank.device().registered().empty());
+}
+
 TEST_CASE("an error of the device costs the older state alone") {
   const UniqueFd memory = NewMemory();
   KeepingRank rank(/*on_device=*/true);
