@@ -75,6 +75,7 @@ bool SameBits(const GridResult& a, const GridResult& b) {
 
 TEST_CASE("grids over devices have the processor's bits in every order of their queues") {
   const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
   const std::vector<GridOptions> grids = Grids();
   const int seeds = std::max<int>(TestSeeds(), static_cast<int>(grids.size()));
   for (size_t i = 0; i < grids.size(); ++i) {
