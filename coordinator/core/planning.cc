@@ -16,8 +16,9 @@
 namespace geopipe {
 namespace {
 
-// Bandwidth through shared memory per direction, for devices that are the host's processors and whose agent declares no
-// intra_node_bandwidth: that of all-reduces of 64 KiB to 64 MiB among four ranks on two processors (collective_bench).
+// Bandwidth through shared memory per direction, for devices whose agent declares no intra_node_bandwidth: the host's
+// processors, and GPUs, whose collective operations go through the host's memory. It is that of all-reduces of 64 KiB
+// to 64 MiB among four ranks on two processors (collective_bench).
 constexpr double kHostBandwidthBytesPerS = 2e9;
 // Copying speed within the host's memory, where the agent declares no host_bandwidth: that of memcpy of 16 MiB and more
 // on four ranks at once (collective_bench).
@@ -26,19 +27,20 @@ constexpr double kHostCopyBytesPerS = 5e9;
 // Makes the device what the backend makes of it: the host's processors, whatever its kind, a GPU, or what its agent
 // declares.
 void SetComputing(BackendKind backend, DeviceSpec& device) {
+  if (backend == BackendKind::kModelled) {
+    return;
+  }
+  if (device.intra_node_bandwidth_bytes_per_s <= 0) {
+    device.intra_node_bandwidth_bytes_per_s = kHostBandwidthBytesPerS;
+  }
   if (backend == BackendKind::kCuda) {
     FillDeviceDefaults(device);
-  }
-  if (backend != BackendKind::kCpu) {
     return;
   }
   device.on_processors = true;
   device.attention.reset();
   device.roofline = Roofline::kBlock;
   device.reserve_bytes = 0;
-  if (device.intra_node_bandwidth_bytes_per_s <= 0) {
-    device.intra_node_bandwidth_bytes_per_s = kHostBandwidthBytesPerS;
-  }
   if (device.host_bandwidth_bytes_per_s <= 0) {
     device.host_bandwidth_bytes_per_s = kHostCopyBytesPerS;
   }
