@@ -14,8 +14,8 @@
 namespace geopipe {
 namespace {
 
-constexpr int kPairs = 50;  // in each of four cases
-constexpr int kJobs = 4;    // in each of three
+constexpr int kPairs = 30;  // in each of four cases
+constexpr int kJobs = 2;    // in each of three
 constexpr int64_t kTolerancePpm = 3'000;
 constexpr int64_t kMaxDevices = 64;        // in pairs
 constexpr int64_t kMaxDevicesOfPins = 32;  // each job is planned some forty times
