@@ -8,15 +8,10 @@
 
 #include "runtime/backend/cpu_backend.h"
 #include "tests/runtime/model/pipeline_driver.h"
+#include "tests/support/sanitized.h"
 
 namespace geopipe {
 namespace {
-
-#ifdef __SANITIZE_ADDRESS__
-constexpr bool kKeepsBlocks = false;  // see runtime/tensor/allocator.cc
-#else
-constexpr bool kKeepsBlocks = true;
-#endif
 
 // One stage and the actions of its rank.
 struct Rank {

@@ -11,6 +11,7 @@
 #include "runtime/model/dry_run.h"
 #include "tests/runtime/model/pipeline_driver.h"
 #include "tests/support/gpu_emulator/emulated_gpu.h"
+#include "tests/support/sanitized.h"
 
 namespace geopipe {
 namespace {
@@ -156,7 +157,7 @@ TEST_CASE("after a dry run no iteration makes a plan, and none from the second o
   CHECK(backend.plans_built() == plans);
   CHECK(gpu.counters().plans == plans);
   CHECK(pipeline.allocator(0).usage(MemoryCategory::kWorkspace).bytes == workspace);
-  CHECK(device->counts().allocations == before.allocations);
+  CHECK((!kKeepsBlocks || device->counts().allocations == before.allocations));
   CHECK(device->counts().waits == before.waits + kIterations - 1);
   CHECK(gpu.counters().device_frees == 0);
   CHECK(gpu.counters().waits == counters.waits);
@@ -212,6 +213,9 @@ TEST_CASE("a GPU that is lost amid an iteration, hangs, or has too little memory
   };
   CHECK(TrainUntilFailure("").ok());
   for (const Case& c : cases) {
+    if (!kKeepsBlocks && c.fault.starts_with("host_out_of_memory")) {
+      continue;  // what was freed before serves
+    }
     INFO(c.fault);
     const absl::Status status = TrainUntilFailure(c.fault);
     INFO(status);
