@@ -23,6 +23,9 @@ class KeptRank {
   explicit KeptRank(JobSpec job) : job_(std::move(job)), memory_(memfd_create("kept-rank-test", MFD_CLOEXEC)) {
     REQUIRE(memory_.valid());
   }
+  KeptRank(const KeptRank&) = delete;
+  KeptRank& operator=(const KeptRank&) = delete;
+  ~KeptRank() { job.reset(); }  // before what it was given
 
   // The earlier process is gone, with all it had.
   absl::Status Begin(uint64_t epoch, const StateIdentity& from, int64_t memory_limit_bytes = 0, int32_t ranks = 1) {
