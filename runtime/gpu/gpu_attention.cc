@@ -125,7 +125,7 @@ BackwardRooms RoomsOf(const AttentionShape& shape, const AttentionSteps& steps, 
   return rooms;
 }
 
-// Where a turn's gradients of keys, or of values, are added up: in `room`, or in the gradient itself.
+// The place where a turn's gradients of keys, or of values, are added up: `room`, or the gradient itself.
 MatrixView SumsOf(const AttentionShape& shape, const AttentionSteps& steps, const Turn& turn, std::byte* room,
                   const MatrixView& gradient) {
   const int64_t columns = turn.count * shape.head_dim;

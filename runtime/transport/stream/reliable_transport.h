@@ -114,7 +114,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   ReliableTransport(ReliableTransportOptions options, FrameCarrier& carrier);
 
   absl::Status AddChannels();
-  // Where slots are staging memory, takes enough of it at once for all messages of the run.
+  // Takes enough staging memory at once for all messages of the run, where slots are such memory.
   absl::Status ReserveStaging();
   // Memory for a message of the channel.
   absl::StatusOr<Tensor> NewSlot(const ChannelSpec& spec);
