@@ -2,7 +2,7 @@
 // as soon as its input has arrived; the transport sends their results when they are ready, on whichever thread
 // completes them. Receives are posted ahead and sends do not wait, so the thread waits only for inputs and, in blocking
 // mode and in evaluations, for acknowledgements, both of which are the transport's; for the device it waits once, when
-// an iteration or an evaluation ends.
+// an iteration or an evaluation ends, and where an evaluation has many passes, for the last but one of them.
 #pragma once
 
 #include <absl/status/status.h>

@@ -30,7 +30,6 @@ namespace geopipe {
 namespace {
 
 constexpr int64_t kIterations = 3;
-constexpr int64_t kEvaluated = 2;  // the weights before this iteration
 
 // Counts how often the device was waited for between the start of an iteration and each of its forwards.
 class WatchingTokens final : public TokenSource {
@@ -83,6 +82,24 @@ struct Result {
   int64_t waits_inside = 0;
   int64_t pending_records = 0;
   std::string under_way;  // the action, when training has ended
+};
+
+// A training of some iterations.
+struct Case {
+  ScheduleKind kind = ScheduleKind::kZbH1;
+  CommMode comm = CommMode::kNonBlocking;
+  bool tied = false;
+  int32_t ranks = 2;
+  int64_t evaluated = 2;  // the weights before this iteration
+  int64_t passes = 2;     // of the evaluation
+
+  static constexpr int kCases = 12;
+  static Case Number(int i) {
+    constexpr std::array kKinds{ScheduleKind::kZbH1, ScheduleKind::kZbV, ScheduleKind::kInterleaved};
+    return {.kind = kKinds.at(i % 3),
+            .comm = i / 3 % 2 == 0 ? CommMode::kNonBlocking : CommMode::kBlocking,
+            .tied = i / 6 % 2 == 1};
+  }
 };
 
 // The ranks compute on this: on the processor, or on devices of a seed.
@@ -191,7 +208,7 @@ void ReadWeights(const std::vector<std::unique_ptr<TransformerStage>>& stages, R
   }
 }
 
-Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Schedule& lowered, CommMode comm,
+Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Schedule& lowered, const Case& trained,
                  const Hardware& hardware, Memory& memory, Wires& wires) {
   Result result;
   SeededDevice* const device = memory.device.get();
@@ -217,7 +234,7 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
     return result;
   }
   ExecutorOptions executor_options = OptionsOf(lowered, rank, stages);
-  executor_options.comm = comm;
+  executor_options.comm = trained.comm;
   ActionWatch watch;
   executor_options.watch = &watch;
   executor_options.progress_deadline_ns = hardware.progress_deadline_ns;
@@ -232,8 +249,8 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
     result.norms.push_back(stats.grad_norm.value_or(0));
   };
   executor_options.evaluation = {
-      .passes = 2,
-      .is_due = [](int64_t iteration) { return iteration == kEvaluated; },
+      .passes = trained.passes,
+      .is_due = [&trained](int64_t iteration) { return iteration == trained.evaluated; },
       .on_report = [&](const EvaluationStats& stats) { result.validation_losses.push_back(stats.loss.value_or(0)); }};
   if (rank == 0 && hardware.disturb) {
     hardware.disturb(*device);
@@ -258,33 +275,17 @@ Result TrainRank(const TransformerStageOptions& shared, int32_t rank, const Sche
   return result;
 }
 
-// A training of some iterations.
-struct Case {
-  ScheduleKind kind = ScheduleKind::kZbH1;
-  CommMode comm = CommMode::kNonBlocking;
-  bool tied = false;
-  int32_t ranks = 2;
-
-  static constexpr int kCases = 12;
-  static Case Number(int i) {
-    constexpr std::array kKinds{ScheduleKind::kZbH1, ScheduleKind::kZbV, ScheduleKind::kInterleaved};
-    return {.kind = kKinds.at(i % 3),
-            .comm = i / 3 % 2 == 0 ? CommMode::kNonBlocking : CommMode::kBlocking,
-            .tied = i / 6 % 2 == 1};
-  }
-};
-
 std::vector<Result> Train(const Case& trained, const Hardware& hardware) {
-  const auto& [kind, comm, tied, ranks] = trained;
-  const TransformerStageOptions options = SmallOptions(tied);
+  const int32_t ranks = trained.ranks;
+  const TransformerStageOptions options = SmallOptions(trained.tied);
   const Schedule lowered =
-      *Lower(*MakeSchedule(kind, PipelineShape::Of(RowOf(kind).layout, ranks, options.micro_batches)));
+      *Lower(*MakeSchedule(trained.kind, PipelineShape::Of(RowOf(trained.kind).layout, ranks, options.micro_batches)));
   const int64_t tokens = options.micro_batch_size * options.sequence_length;
   ChannelMessages messages;
   messages.boundaries.assign(lowered.shape.stages - 1,
                              PayloadLayout::Of(DType::kFp32, {tokens, options.model.hidden_size}));
   messages.norm_bytes.assign(ranks, 1 << 16);
-  if (tied) {
+  if (trained.tied) {
     messages.tied_gradient = PayloadLayout::Of(DType::kFp32, {options.model.vocab_size * options.model.hidden_size});
   }
   std::vector<std::unique_ptr<Memory>> memories;
@@ -303,9 +304,8 @@ std::vector<Result> Train(const Case& trained, const Hardware& hardware) {
   std::vector<Result> results(ranks);
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < ranks; ++rank) {
-    threads.emplace_back([&, rank, comm = comm] {
-      results[rank] = TrainRank(options, rank, lowered, comm, hardware, *memories[rank], *wires);
-    });
+    threads.emplace_back(
+        [&, rank] { results[rank] = TrainRank(options, rank, lowered, trained, hardware, *memories[rank], *wires); });
   }
   for (std::thread& thread : threads) {
     thread.join();
@@ -321,7 +321,7 @@ void CheckWaits(const Result& result) {
   REQUIRE(result.waits.size() == kIterations + 1);
   for (size_t i = 0; i < kIterations; ++i) {
     // The run's end waits for the last update.
-    CHECK(result.waits[i + 1] == result.waits[i] + (i + 1 < kIterations ? 1 : 2) + (i == kEvaluated ? 1 : 0));
+    CHECK(result.waits[i + 1] == result.waits[i] + (i + 1 < kIterations ? 1 : 2) + (i == Case().evaluated ? 1 : 0));
   }
 }
 
@@ -358,7 +358,8 @@ TEST_CASE("inside iterations from the second on no staging memory is allocated, 
   const uint64_t first = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << first);
   for (int i = 0; i < std::max(TestSeeds(), Case::kCases); ++i) {
-    const Case trained = Case::Number(i % Case::kCases);
+    Case trained = Case::Number(i % Case::kCases);
+    trained.evaluated = 0;  // an evaluation's passes are more than an iteration, and may take more
     CAPTURE(ScheduleKindName(trained.kind), CommModeName(trained.comm), trained.tied);
     const std::vector<Result> results = Train(trained, {.seed = first + i, .streams = true});
     for (const Result& result : results) {
@@ -370,6 +371,14 @@ TEST_CASE("inside iterations from the second on no staging memory is allocated, 
     }
     CHECK(SameBits(results, Train(trained, {})));
   }
+}
+
+TEST_CASE("a device has no more than two passes of an evaluation before it") {
+  const Case trained{.kind = ScheduleKind::kGpipe, .ranks = 1, .passes = 5};
+  const Result result = Train(trained, {.seed = TestSeed()}).front();
+  INFO(result.status);
+  REQUIRE(result.waits.size() == kIterations + 1);
+  CHECK(result.waits[3] - result.waits[2] == 2 + 1 + 3);  // for iteration and run, for the evaluation, for its passes
 }
 
 TEST_CASE("a device that does not wait, frees too early or takes in too early is found out at some seed") {
