@@ -1,0 +1,35 @@
+// The phases of device_check, each a function that opens the device, does its checks and writes a table.
+#pragma once
+
+#include <absl/status/status.h>
+#include <absl/status/statusor.h>
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "runtime/gpu/gpu_device.h"
+#include "tests/device/report.h"
+
+namespace geopipe {
+
+struct DeviceCheckOptions {
+  std::string phase;
+  std::string library;  // file of the GPU library; empty: beside the program
+  std::string folder;   // of the tables
+  bool small = false;   // shapes that an emulated GPU computes in seconds
+  uint64_t seed = 1;
+  int64_t budget_ns = 0;  // time for the phase; what does not fit is left out
+  int64_t begin_ns = 0;   // when it began, on the monotonic clock
+
+  bool IsOver() const;
+  double SecondsSoFar() const;
+};
+
+// The device that the phases run on: the first that the process sees.
+absl::StatusOr<std::unique_ptr<GpuDevice>> OpenDeviceOf(const DeviceCheckOptions& options);
+
+// Each returns the number of checks that failed, and prints one line of the phase. Errors: what kept it from going on.
+absl::StatusOr<int64_t> CheckVersions(const DeviceCheckOptions& options);
+
+}  // namespace geopipe
