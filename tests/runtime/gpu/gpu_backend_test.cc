@@ -22,8 +22,8 @@ TEST_CASE("products of every kind, with every addend") {
   BackendTrial trial;
   const bool a_lies_down = product == Product::kTN;
   const bool b_lies_down = product == Product::kNT;
-  const MatrixView a = trial.Normal(operands, a_lies_down ? k : m, a_lies_down ? m : k, apart, shift);
-  const MatrixView b = trial.Normal(operands, b_lies_down ? n : k, b_lies_down ? k : n, apart);
+  const MatrixView a = trial->Normal(operands, a_lies_down ? k : m, a_lies_down ? m : k, apart, shift);
+  const MatrixView b = trial->Normal(operands, b_lies_down ? n : k, b_lies_down ? k : n, apart);
   for (const bool adds_matrix : {false, true}) {
     for (const bool in_place : {false, true}) {
       for (const bool adds_row : {false, true}) {
@@ -32,9 +32,9 @@ TEST_CASE("products of every kind, with every addend") {
         }
         INFO(static_cast<int>(product) << ": " << m << ", " << n << ", " << k << " matrix " << adds_matrix
                                        << " in place " << in_place << " row " << adds_row);
-        const MatrixView c = trial.Normal(result, m, n, apart);
-        const MatrixView other = trial.Normal(result, m, n, apart + 2);
-        const VectorView<float> row = trial.Floats(n);
+        const MatrixView c = trial->Normal(result, m, n, apart);
+        const MatrixView other = trial->Normal(result, m, n, apart + 2);
+        const VectorView<float> row = trial->Floats(n);
         trial.Run([&](Backend& backend, const Place& at) {
           Addend addend;
           if (adds_matrix) {
@@ -46,7 +46,7 @@ TEST_CASE("products of every kind, with every addend") {
           return backend.MatMul(product, at(a), at(b), addend, at(c));
         });
         CHECK(trial.Error(c) < TrialTolerance(result));
-        CHECK(trial.IsRestUntouched());
+        CHECK(trial->IsRestUntouched());
       }
     }
   }
@@ -55,25 +55,25 @@ TEST_CASE("products of every kind, with every addend") {
 TEST_CASE("a product with a row that is rounded goes through fp32 some rows at a time") {
   BackendTrial trial(int64_t{90} << 20);
   constexpr int64_t kColumns = 1 << 20;
-  const MatrixView a = trial.Normal(DType::kBf16, 17, 1);
-  const MatrixView b = trial.Normal(DType::kBf16, 1, kColumns);
-  const MatrixView c = trial.Empty(DType::kBf16, 17, kColumns);
-  const VectorView<float> row = trial.Floats(kColumns);
+  const MatrixView a = trial->Normal(DType::kBf16, 17, 1);
+  const MatrixView b = trial->Normal(DType::kBf16, 1, kColumns);
+  const MatrixView c = trial->Empty(DType::kBf16, 17, kColumns);
+  const VectorView<float> row = trial->Floats(kColumns);
   trial.Run([&](Backend& backend, const Place& at) {
     return backend.MatMul(Product::kNN, at(a), at(b), {.matrix = {}, .row = at(row)}, at(c));
   });
   CHECK(trial.Error(c) < TrialTolerance(DType::kBf16));
-  CHECK(trial.allocator().usage(MemoryCategory::kWorkspace).peak_bytes < int64_t{120} << 20);
+  CHECK(trial->allocator().usage(MemoryCategory::kWorkspace).peak_bytes < int64_t{120} << 20);
 }
 
 TEST_CASE("embeddings of a part of the vocabulary, and their gradients") {
   const DType dtype = AnyType();
   BackendTrial trial;
-  const VectorView<int32_t> tokens = trial.Integers(23, [&](int64_t) { return trial.Draw(12); });
-  const MatrixView table = trial.Normal(dtype, 7, 5, 2);
-  const MatrixView out = trial.Empty(dtype, 23, 5, 1);
-  const MatrixView grad_out = trial.Normal(dtype, 23, 5, 3);
-  const MatrixView grad_table = trial.Normal(DType::kFp32, 7, 5, 1);
+  const VectorView<int32_t> tokens = trial->Integers(23, [&](int64_t) { return trial->Draw(12); });
+  const MatrixView table = trial->Normal(dtype, 7, 5, 2);
+  const MatrixView out = trial->Empty(dtype, 23, 5, 1);
+  const MatrixView grad_out = trial->Normal(dtype, 23, 5, 3);
+  const MatrixView grad_table = trial->Normal(DType::kFp32, 7, 5, 1);
   trial.Run([&](Backend& backend, const Place& at) {
     absl::Status status = backend.Embedding(at(tokens), at(table), 3, at(out));
     status.Update(backend.EmbeddingGrad(at(tokens), at(grad_out), 3, at(grad_table)));
@@ -81,7 +81,7 @@ TEST_CASE("embeddings of a part of the vocabulary, and their gradients") {
   });
   CHECK(trial.Error(out) == 0);
   CHECK(trial.Error(grad_table) == 0);
-  CHECK(trial.IsRestUntouched());
+  CHECK(trial->IsRestUntouched());
 }
 
 TEST_CASE("norms of whole rows and of heads, and their gradients, with a residual or in place") {
@@ -92,14 +92,14 @@ TEST_CASE("norms of whole rows and of heads, and their gradients, with a residua
   constexpr int64_t kRows = 19;
   constexpr int64_t kWidth = 10;
   const int64_t columns = groups * kWidth;
-  const MatrixView x = trial.Normal(dtype, kRows, columns, 2);
-  const VectorView<float> weight = trial.Floats(kWidth);
-  const MatrixView y = trial.Empty(dtype, kRows, columns, 1);
-  const VectorView<float> inverse_rms = trial.EmptyFloats(kRows * groups);
-  const MatrixView grad_y = trial.Normal(dtype, kRows, columns);
-  const MatrixView residual = variant == 1 ? trial.Normal(dtype, kRows, columns, 3) : MatrixView{};
-  const MatrixView grad_x = variant == 2 ? grad_y : trial.Empty(dtype, kRows, columns, 1);
-  const VectorView<float> grad_weight = trial.Floats(kWidth);
+  const MatrixView x = trial->Normal(dtype, kRows, columns, 2);
+  const VectorView<float> weight = trial->Floats(kWidth);
+  const MatrixView y = trial->Empty(dtype, kRows, columns, 1);
+  const VectorView<float> inverse_rms = trial->EmptyFloats(kRows * groups);
+  const MatrixView grad_y = trial->Normal(dtype, kRows, columns);
+  const MatrixView residual = variant == 1 ? trial->Normal(dtype, kRows, columns, 3) : MatrixView{};
+  const MatrixView grad_x = variant == 2 ? grad_y : trial->Empty(dtype, kRows, columns, 1);
+  const VectorView<float> grad_weight = trial->Floats(kWidth);
   trial.Run([&](Backend& backend, const Place& at) {
     absl::Status status = backend.RmsNorm(at(x), at(weight), 1e-5, at(y), at(inverse_rms));
     status.Update(
@@ -110,21 +110,21 @@ TEST_CASE("norms of whole rows and of heads, and their gradients, with a residua
   CHECK(trial.Error(inverse_rms) < 1e-5);
   CHECK(trial.Error(grad_x) < TrialTolerance(dtype));
   CHECK(trial.Error(grad_weight) < 1e-5);
-  CHECK(trial.IsRestUntouched());
+  CHECK(trial->IsRestUntouched());
 }
 
 TEST_CASE("rotations there and back, SwiGLU and its gradient in place, sums of rows") {
   const DType dtype = AnyType();
   BackendTrial trial;
-  const MatrixView x = trial.Normal(dtype, 14, 18, 1);
-  const MatrixView back = trial.Normal(dtype, 14, 18, 1);
-  const RopeTable table = {.cosine = trial.Floats(7 * 3), .sine = trial.Floats(7 * 3)};
-  const MatrixView both = trial.Normal(dtype, 9, 26, 1);
+  const MatrixView x = trial->Normal(dtype, 14, 18, 1);
+  const MatrixView back = trial->Normal(dtype, 14, 18, 1);
+  const RopeTable table = {.cosine = trial->Floats(7 * 3), .sine = trial->Floats(7 * 3)};
+  const MatrixView both = trial->Normal(dtype, 9, 26, 1);
   const MatrixView gate = ColumnsOf(both, 0, 13);
   const MatrixView up = ColumnsOf(both, 13, 13);
-  const MatrixView out = trial.Empty(dtype, 9, 13, 2);
-  const MatrixView grad_out = trial.Normal(dtype, 9, 13);
-  const VectorView<float> sum = trial.Floats(13);
+  const MatrixView out = trial->Empty(dtype, 9, 13, 2);
+  const MatrixView grad_out = trial->Normal(dtype, 9, 13);
+  const VectorView<float> sum = trial->Floats(13);
   trial.Run([&](Backend& backend, const Place& at) {
     const RopeTable there = {.cosine = at(table.cosine), .sine = at(table.sine)};
     absl::Status status = backend.Rope(at(x), there, 7, 6, RopeDirection::kForward);
@@ -138,22 +138,22 @@ TEST_CASE("rotations there and back, SwiGLU and its gradient in place, sums of r
     CHECK(trial.Error(result) < TrialTolerance(dtype));
   }
   CHECK(trial.Error(sum) < 1e-5);
-  CHECK(trial.IsRestUntouched());
+  CHECK(trial->IsRestUntouched());
 }
 
 TEST_CASE("cross-entropy with a gradient of its own, in the logits' memory, or none") {
   const DType dtype = AnyType();
   const auto variant = GENERATE(0, 1, 2);
   BackendTrial trial;
-  const MatrixView logits = trial.Normal(DType::kFp32, 11, 30);
-  const VectorView<int32_t> targets = trial.Integers(11, [&](int64_t) { return trial.Draw(30); });
+  const MatrixView logits = trial->Normal(DType::kFp32, 11, 30);
+  const VectorView<int32_t> targets = trial->Integers(11, [&](int64_t) { return trial->Draw(30); });
   MatrixView gradient = logits;
   gradient.dtype = dtype;
   gradient.stride = logits.stride * ByteSize(DType::kFp32) / ByteSize(dtype);
   if (variant != 1) {
-    gradient = variant == 0 ? trial.Empty(dtype, 11, 30, 2) : MatrixView{};
+    gradient = variant == 0 ? trial->Empty(dtype, 11, 30, 2) : MatrixView{};
   }
-  const VectorView<double> loss = trial.Doubles(1);
+  const VectorView<double> loss = trial->Doubles(1);
   trial.Run([&](Backend& backend, const Place& at) {
     return backend.CrossEntropy(at(logits), at(targets), 0.125, at(gradient), at(loss));
   });
@@ -161,19 +161,19 @@ TEST_CASE("cross-entropy with a gradient of its own, in the logits' memory, or n
   if (variant != 2) {
     CHECK(trial.Error(gradient) < TrialTolerance(dtype));
   }
-  trial.Changed(logits);
-  CHECK(trial.IsRestUntouched());
+  trial->Changed(logits);
+  CHECK(trial->IsRestUntouched());
 }
 
 TEST_CASE("cross-entropy of a slice of the classes, in three parts") {
   const DType dtype = AnyType();
   BackendTrial trial;
-  const MatrixView logits = trial.Normal(DType::kFp32, 11, 30, 1);
-  const VectorView<int32_t> targets = trial.Integers(11, [&](int64_t i) { return i == 3 ? 2 : 20 + trial.Draw(30); });
-  const VectorView<float> max = trial.EmptyFloats(11);
-  const VectorView<float> sums = trial.EmptyFloats(22);
-  const MatrixView gradient = trial.Empty(dtype, 11, 30);
-  const VectorView<double> loss = trial.Doubles(1);
+  const MatrixView logits = trial->Normal(DType::kFp32, 11, 30, 1);
+  const VectorView<int32_t> targets = trial->Integers(11, [&](int64_t i) { return i == 3 ? 2 : 20 + trial->Draw(30); });
+  const VectorView<float> max = trial->EmptyFloats(11);
+  const VectorView<float> sums = trial->EmptyFloats(22);
+  const MatrixView gradient = trial->Empty(dtype, 11, 30);
+  const VectorView<double> loss = trial->Doubles(1);
   trial.Run([&](Backend& backend, const Place& at) {
     absl::Status status = backend.CrossEntropyMax(at(logits), at(max));
     status.Update(backend.CrossEntropySums(at(logits), at(max), at(targets), 20, at(sums)));
@@ -185,22 +185,22 @@ TEST_CASE("cross-entropy of a slice of the classes, in three parts") {
   CHECK(trial.Error(sums) < 1e-5);
   CHECK(trial.Error(loss) < 1e-5);
   CHECK(trial.Error(gradient) < TrialTolerance(dtype));
-  trial.Changed(logits);
-  CHECK(trial.IsRestUntouched());
+  trial->Changed(logits);
+  CHECK(trial->IsRestUntouched());
 }
 
 TEST_CASE("vectors: zeros, sums, conversions and squares, of which runs may be empty") {
   const DType from = AnyType();
   const DType to = AnyType();
   BackendTrial trial;
-  const VectorView<float> x = trial.Floats(77);
-  const VectorView<float> y = trial.Floats(77);
-  const VectorView<float> zeros = trial.Floats(5);
-  const MatrixView source = trial.Normal(from, 6, 9, 3);
-  const MatrixView converted = trial.Empty(to, 6, 9, 1);
-  const MatrixView dense = trial.Normal(from, 6, 9);
-  const VectorView<double> square = trial.Doubles(1);
-  const VectorView<double> squares = trial.Doubles(3);
+  const VectorView<float> x = trial->Floats(77);
+  const VectorView<float> y = trial->Floats(77);
+  const VectorView<float> zeros = trial->Floats(5);
+  const MatrixView source = trial->Normal(from, 6, 9, 3);
+  const MatrixView converted = trial->Empty(to, 6, 9, 1);
+  const MatrixView dense = trial->Normal(from, 6, 9);
+  const VectorView<double> square = trial->Doubles(1);
+  const VectorView<double> squares = trial->Doubles(3);
   trial.Run([&](Backend& backend, const Place& at) {
     absl::Status status = backend.Axpy(0.3, at(x), at(y));
     status.Update(backend.Zero(at(zeros)));
@@ -214,16 +214,16 @@ TEST_CASE("vectors: zeros, sums, conversions and squares, of which runs may be e
   CHECK(trial.Error(converted) == 0);
   CHECK(trial.Error(square) < 1e-12);
   CHECK(trial.Error(squares) < 1e-12);
-  CHECK(trial.IsRestUntouched());
+  CHECK(trial->IsRestUntouched());
 }
 
 TEST_CASE("an update has the processor's bits") {
   const bool rounds = GENERATE(false, true);
   BackendTrial trial;
-  const AdamWStep step = {.parameter = trial.Floats(100),
-                          .gradient = trial.Floats(100),
-                          .first_moment = trial.Floats(100),
-                          .second_moment = trial.EmptyFloats(100),
+  const AdamWStep step = {.parameter = trial->Floats(100),
+                          .gradient = trial->Floats(100),
+                          .first_moment = trial->Floats(100),
+                          .second_moment = trial->EmptyFloats(100),
                           .learning_rate = 0.01,
                           .beta1 = 0.9,
                           .beta2 = 0.95,
@@ -232,7 +232,7 @@ TEST_CASE("an update has the processor's bits") {
                           .grad_scale = 0.5,
                           .step = 3};
   std::fill_n(step.second_moment.data, 100, 0.5F);
-  const MatrixView weight = trial.Empty(DType::kBf16, 1, 100);
+  const MatrixView weight = trial->Empty(DType::kBf16, 1, 100);
   trial.Run([&](Backend& backend, const Place& at) {
     AdamWStep there = step;
     there.parameter = at(step.parameter);
@@ -248,7 +248,7 @@ TEST_CASE("an update has the processor's bits") {
   CHECK(trial.Error(step.first_moment) == 0);
   CHECK(trial.Error(step.second_moment) == 0);
   CHECK((!rounds || trial.Error(weight) == 0));
-  CHECK(trial.IsRestUntouched());
+  CHECK(trial->IsRestUntouched());
 }
 
 TEST_CASE("attention and its gradients, of grouped heads, with and without starts") {
@@ -264,14 +264,14 @@ TEST_CASE("attention and its gradients, of grouped heads, with and without start
   const int64_t tokens = kBatch * sequence;
   AttentionShape shape = {
       .batch = kBatch, .sequence = sequence, .heads = heads, .kv_heads = kv_heads, .head_dim = head_dim};
-  const VectorView<int32_t> starts = trial.Integers(tokens, [&](int64_t i) { return i % sequence / 5 * 5; });
+  const VectorView<int32_t> starts = trial->Integers(tokens, [&](int64_t i) { return i % sequence / 5 * 5; });
   const int64_t q = heads * head_dim;
   const int64_t kv = kv_heads * head_dim;
-  const MatrixView qkv = trial.Normal(dtype, tokens, q + 2 * kv);
-  const MatrixView grad_qkv = trial.Empty(dtype, tokens, q + 2 * kv);
-  const MatrixView out = trial.Empty(dtype, tokens, q, 1);
-  const MatrixView grad_out = trial.Normal(dtype, tokens, q);
-  const VectorView<float> statistics = trial.EmptyFloats(tokens * heads);
+  const MatrixView qkv = trial->Normal(dtype, tokens, q + 2 * kv);
+  const MatrixView grad_qkv = trial->Empty(dtype, tokens, q + 2 * kv);
+  const MatrixView out = trial->Empty(dtype, tokens, q, 1);
+  const MatrixView grad_out = trial->Normal(dtype, tokens, q);
+  const VectorView<float> statistics = trial->EmptyFloats(tokens * heads);
   const auto part = [&](const MatrixView& all, int which) {
     return which == 0 ? ColumnsOf(all, 0, q) : ColumnsOf(all, q + (which - 1) * kv, kv);
   };
@@ -289,11 +289,11 @@ TEST_CASE("attention and its gradients, of grouped heads, with and without start
   for (const int which : {0, 1, 2}) {
     CHECK(trial.Error(part(grad_qkv, which)) < tolerance);
   }
-  trial.Changed({.data = reinterpret_cast<std::byte*>(statistics.data),
-                 .rows = 1,
-                 .columns = statistics.size,
-                 .stride = statistics.size});
-  CHECK(trial.IsRestUntouched());
+  trial->Changed({.data = reinterpret_cast<std::byte*>(statistics.data),
+                  .rows = 1,
+                  .columns = statistics.size,
+                  .stride = statistics.size});
+  CHECK(trial->IsRestUntouched());
 }
 
 TEST_CASE("attention works on as many heads at once as the shape alone says, and takes 256 MiB at most, or one head") {
@@ -322,27 +322,27 @@ TEST_CASE("attention works on as many heads at once as the shape alone says, and
 
 TEST_CASE("what a dry run has seen makes no plan, takes no memory and launches nothing, and a run then makes none") {
   BackendTrial trial;
-  const MatrixView a = trial.Normal(DType::kBf16, 16, 16);
-  const MatrixView c = trial.Empty(DType::kBf16, 16, 16);
-  const VectorView<float> row = trial.Floats(16);
+  const MatrixView a = trial->Normal(DType::kBf16, 16, 16);
+  const MatrixView c = trial->Empty(DType::kBf16, 16, 16);
+  const VectorView<float> row = trial->Floats(16);
   const AttentionShape shape = {.batch = 1, .sequence = 16, .heads = 2, .kv_heads = 2, .head_dim = 8};
-  const VectorView<float> statistics = trial.EmptyFloats(32);
+  const VectorView<float> statistics = trial->EmptyFloats(32);
   const auto call = [&](Backend& backend, const Place& at) {
     absl::Status status = backend.MatMul(Product::kNN, at(a), at(a), {.matrix = {}, .row = at(row)}, at(c));
     status.Update(backend.Attention(shape, at(a), at(a), at(a), at(c), at(statistics)));
     return status;
   };
-  trial.gpu().RunDry(true);
+  trial->gpu().RunDry(true);
   const int64_t launches = trial.counters().launches;
-  REQUIRE(call(trial.gpu(), Place(0)).ok());
+  REQUIRE(call(trial->gpu(), Place(0)).ok());
   CHECK(trial.counters().launches == launches);
-  trial.gpu().RunDry(false);
-  CHECK(trial.gpu().plans_built() == 3);
+  trial->gpu().RunDry(false);
+  CHECK(trial->gpu().plans_built() == 3);
   CHECK(trial.counters().plans == 3);
-  const int64_t allocations = trial.device().counts().allocations;
+  const int64_t allocations = trial->device().counts().allocations;
   trial.Run(call);
-  CHECK(trial.gpu().plans_built() == 3);
-  CHECK(trial.device().counts().allocations == allocations);
+  CHECK(trial->gpu().plans_built() == 3);
+  CHECK(trial->device().counts().allocations == allocations);
 }
 
 }  // namespace

@@ -1,19 +1,17 @@
 // Products of the port against fp64, for every library that has them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "runtime/gpu/port/gpu_port.h"
+#include "tests/support/kernel_references.h"
 
 namespace geopipe {
 
-// bf16 numbers by their bits; to the nearest, ties to even.
-uint16_t RoundToBf16(float value);
-float FromBf16(uint16_t bits);
-
-// The device that a trial runs on. Functions REQUIRE that they succeed.
+// The device that a trial runs on. What fails, it remembers or ends the test with.
 class TrialDevice {
  public:
   virtual ~TrialDevice() = default;
@@ -32,16 +30,26 @@ enum class With : uint8_t { kNothing, kAddend, kAddendInPlace, kRow, kAddendAndR
 GpProductShape ShapeOf(GpDType operands, GpDType result, bool a_transposed, bool b_transposed, int64_t m, int64_t n,
                        int64_t k, int64_t batch, With with);
 
-// All types, transposes, odd extents and kinds of addend that the port has.
+// All types, transposes and kinds of addend that the port has, of these extents (m, n, k).
 struct ProductCase {
   GpProductShape shape;
   With with;
   std::string Name() const;
 };
-std::vector<ProductCase> ProductCases();
+std::vector<ProductCase> ProductCases(const std::vector<std::array<int64_t, 3>>& extents = {
+                                          {1, 1, 1}, {3, 17, 5}, {33, 7, 65}});
 
-// Makes the plan and runs it on operands drawn from the seed; CHECKs the result against fp64, that nothing is written
-// between its rows, and that another run has the same bits.
-void CheckProduct(TrialDevice& device, const ProductCase& product, uint64_t seed);
+struct ProductFinding {
+  GpResult result = kGpOk;  // the first of making and running the plan that is another
+  WorstError worst;         // from fp64
+  int64_t stray = 0;        // elements written between the results
+  bool same_bits = true;    // of another run
+
+  // "" when nothing is wrong.
+  std::string Wrong() const;
+};
+
+// Makes the plan and runs it twice on operands drawn from the seed.
+ProductFinding TryProduct(TrialDevice& device, const ProductCase& product, uint64_t seed);
 
 }  // namespace geopipe

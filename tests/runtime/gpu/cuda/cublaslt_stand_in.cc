@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "tests/runtime/gpu/cuda/cuda_stand_in.h"
-#include "tests/runtime/gpu/product_trial.h"
+#include "tests/support/bf16.h"
 
 namespace geopipe {
 namespace {
@@ -59,14 +59,14 @@ cublasStatus_t DestroyObject(void* object) {
 
 float Load(const void* data, const Layout& layout, int64_t row, int64_t col, int64_t of_batch) {
   const int64_t index = of_batch * layout.batch_offset + col * layout.ld + row;
-  return layout.type == CUDA_R_16BF ? FromBf16(static_cast<const uint16_t*>(data)[index])
+  return layout.type == CUDA_R_16BF ? ValueOfBf16(static_cast<const uint16_t*>(data)[index])
                                     : static_cast<const float*>(data)[index];
 }
 
 void Store(void* data, const Layout& layout, int64_t row, int64_t col, int64_t of_batch, float value) {
   const int64_t index = of_batch * layout.batch_offset + col * layout.ld + row;
   if (layout.type == CUDA_R_16BF) {
-    static_cast<uint16_t*>(data)[index] = RoundToBf16(value);
+    static_cast<uint16_t*>(data)[index] = Bf16Of(value);
   } else {
     static_cast<float*>(data)[index] = value;
   }
