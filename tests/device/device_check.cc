@@ -9,6 +9,7 @@
 #include <array>
 #include <cstdio>
 #include <string>
+#include <thread>
 
 #include "runtime/base/clock.h"
 #include "runtime/base/flags.h"
@@ -29,6 +30,7 @@ struct Phase {
 
 constexpr std::array kPhases = {
     Phase{"versions", CheckVersions},
+    Phase{"kernels", CheckKernels},
 };
 
 absl::Status ParseFlags(int argc, char** argv, DeviceCheckOptions& options, FlagSet& flags) {
@@ -41,6 +43,7 @@ absl::Status ParseFlags(int argc, char** argv, DeviceCheckOptions& options, Flag
   flags.Add("budget", &budget_s, "SECONDS", "Time for the phase; what does not fit is left out.");
   const absl::Status status = flags.Parse(argc - 1, argv + 1);
   options.budget_ns = budget_s * 1'000'000'000;
+  options.processors = static_cast<int>(std::thread::hardware_concurrency());
   options.begin_ns = Clock::Real().NowNs();
   return status;
 }

@@ -19,6 +19,7 @@ struct DeviceCheckOptions {
   std::string folder;   // of the tables
   bool small = false;   // shapes that an emulated GPU computes in seconds
   uint64_t seed = 1;
+  int processors = 1;     // of this host, for what the processor computes
   int64_t budget_ns = 0;  // time for the phase; what does not fit is left out
   int64_t begin_ns = 0;   // when it began, on the monotonic clock
 
@@ -31,5 +32,6 @@ absl::StatusOr<std::unique_ptr<GpuDevice>> OpenDeviceOf(const DeviceCheckOptions
 
 // Each returns the number of checks that failed, and prints one line of the phase. Errors: what kept it from going on.
 absl::StatusOr<int64_t> CheckVersions(const DeviceCheckOptions& options);
+absl::StatusOr<int64_t> CheckKernels(const DeviceCheckOptions& options);
 
 }  // namespace geopipe
