@@ -7,6 +7,7 @@
 #include "optimizer/base/status_macros.h"
 #include "tests/support/all_processors.h"
 #include "tests/support/bf16.h"
+#include "tests/support/quick_numbers.h"
 
 namespace geopipe {
 namespace {
@@ -36,28 +37,6 @@ void Store(const MatrixView& view, int64_t i, float value) {
     As<uint16_t>(view)[IndexOf(view, i)] = Bf16Of(value);
   }
 }
-
-// A sequence of numbers from a seed (Vigna's splitmix64), quick to begin.
-class Numbers {
- public:
-  explicit Numbers(uint64_t seed) : state_(seed) {}
-
-  // A sum of four uniform numbers, of deviation 1.
-  float Normal() {
-    uint64_t z = (state_ += 0x9E3779B97F4A7C15);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EB;
-    z ^= z >> 31;
-    constexpr uint64_t kPart = 0xFFFF;
-    const auto sum = static_cast<float>((z & kPart) + ((z >> 16) & kPart) + ((z >> 32) & kPart) + (z >> 48));
-    constexpr float kMean = 2 * 65535.0F;
-    constexpr float kDeviation = 65536 * 0.57735027F;  // sqrt(4 / 12)
-    return (sum - kMean) / kDeviation;
-  }
-
- private:
-  uint64_t state_;
-};
 
 }  // namespace
 
@@ -96,7 +75,7 @@ MatrixView GpuTrial::Normal(DType dtype, int64_t rows, int64_t columns, int64_t 
   const uint64_t seed = random_();
   const int64_t count = rows * columns;
   OnAllProcessors((count + kPart - 1) / kPart, /*grain=*/1, [&](int64_t part) {
-    Numbers numbers(seed ^ (static_cast<uint64_t>(part) << 40));
+    QuickNumbers numbers(seed ^ (static_cast<uint64_t>(part) << 40));
     for (int64_t i = part * kPart; i < std::min(count, (part + 1) * kPart); ++i) {
       Store(view, i, deviation * numbers.Normal());
     }

@@ -85,9 +85,10 @@ TEST_CASE("grids over devices have the processor's bits in every order of their 
     REQUIRE(SameBits(expected, expected));
     REQUIRE(!expected.validation_losses.empty());
     for (int number = static_cast<int>(i); number < seeds; number += static_cast<int>(grids.size())) {
-      options.device_seed = seed + static_cast<uint64_t>(number);
+      const uint64_t own_seed = seed + static_cast<uint64_t>(number);
+      options.open_device = SeededGridDevices(own_seed);
       const GridResult actual = TrainGrid(options);
-      INFO("seed " << *options.device_seed << ": " << actual.status);
+      INFO("seed " << own_seed << ": " << actual.status);
       CHECK(SameBits(actual, expected));
     }
   }
@@ -98,10 +99,9 @@ TEST_CASE("devices whose queues do not wait for each other are found out in a gr
   options.grid = {.pipeline = 1, .data = 2, .tensor = 2};
   options.zero_stage = 3;
   const GridResult expected = TrainGrid(options);
-  options.device_fault = DeviceFault::kDropsAfter;
   bool found = false;
   for (uint64_t seed = 0; seed < 20 && !found; ++seed) {
-    options.device_seed = seed;
+    options.open_device = SeededGridDevices(seed, DeviceFault::kDropsAfter);
     found = !SameBits(TrainGrid(options), expected);
   }
   CHECK(found);

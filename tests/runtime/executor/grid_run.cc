@@ -19,14 +19,12 @@
 #include "runtime/collective/staged_communicator.h"
 #include "runtime/executor/channels.h"
 #include "runtime/executor/executor.h"
-#include "tests/runtime/model/pipeline_driver.h"
+#include "tests/runtime/model/small_models.h"
 #include "tests/support/in_process_transport.h"
 #include "tests/support/thread_communicator.h"
 
 namespace geopipe {
 namespace {
-
-constexpr int64_t kMemoryBytes = int64_t{1} << 28;
 
 // Other random tokens than those that are trained on.
 class ValidationTokens final : public TokenSource {
@@ -42,30 +40,27 @@ class ValidationTokens final : public TokenSource {
   RandomTokens tokens_;
 };
 
-constexpr int64_t kPieceBytes = 1 << 10;  // so that many operations have several
-
 // The processor or device of a rank, and its memory.
 struct Hardware {
-  Hardware(const GridOptions& options, int32_t rank)
-      : device(options.device_seed.has_value()
-                   ? std::make_unique<SeededDevice>(*options.device_seed + 1000 * static_cast<uint64_t>(rank),
-                                                    options.device_fault)
-                   : nullptr),
-        allocator(kMemoryBytes, device != nullptr ? static_cast<Device&>(*device) : HostDevice()) {}
+  Hardware(const GridOptions& options, GridDevice own)
+      : options(options),
+        own(std::move(own)),
+        allocator(options.memory_bytes, this->own.device != nullptr ? *this->own.device : HostDevice()) {}
 
   absl::StatusOr<std::unique_ptr<Backend>> Open() {
-    if (device != nullptr) {
-      return std::make_unique<SeededBackend>(*device, allocator);
+    if (own.device != nullptr) {
+      return own.open_backend(allocator);
     }
-    return CpuBackend::Create(/*threads=*/1, allocator);
+    return CpuBackend::Create(options.processors, allocator);
   }
   std::unique_ptr<Communicator> Reach(std::unique_ptr<Communicator> host) {
-    return device == nullptr
-               ? std::move(host)
-               : *MakeStagedCommunicator({.allocator = &allocator, .piece_bytes = kPieceBytes}, std::move(host));
+    return own.device == nullptr ? std::move(host)
+                                 : *MakeStagedCommunicator(
+                                       {.allocator = &allocator, .piece_bytes = options.piece_bytes}, std::move(host));
   }
 
-  const std::unique_ptr<SeededDevice> device;  // null: the processor
+  const GridOptions& options;
+  const GridDevice own;  // of no device: the processor
   Allocator allocator;
 };
 
@@ -103,7 +98,8 @@ Plan PlanOf(const GridOptions& options, const PipelineShape& shape) {
 
 class Grid {
  public:
-  explicit Grid(const GridOptions& options) : options_(options), network_(options.grid.size()) {
+  // `devices`: of each rank, if any.
+  Grid(const GridOptions& options, std::vector<GridDevice> devices) : options_(options), network_(options.grid.size()) {
     const ProcessGrid& grid = options.grid;
     const int64_t tokens = options.micro_batch_size * options.sequence_length * grid.data;
     GP_CHECK(options.training.tokens_per_iteration % tokens == 0);
@@ -115,7 +111,7 @@ class Grid {
     schedule_ = *Lower(*made);
     plan_ = PlanOf(options, shape);
     for (int32_t rank = 0; rank < grid.size(); ++rank) {
-      hardware_.push_back(std::make_unique<Hardware>(options, rank));
+      hardware_.push_back(std::make_unique<Hardware>(options_, std::move(devices[rank])));
     }
     tensor_groups_ = GroupsOf(grid, hardware_, [&](int32_t rank) { return grid.TensorGroupOf(rank); });
     data_groups_ = GroupsOf(grid, hardware_, [&](int32_t rank) { return grid.ReplicasOf(rank); });
@@ -189,7 +185,7 @@ class Grid {
     ValidationTokens validation(options_);
     LargeRandomWeights random_weights(5);
     WeightSource& weights = options_.state != nullptr ? *options_.state : random_weights;
-    SharedRooms rooms(allocator, /*max_run_elements=*/100);  // so that each bucket has several
+    SharedRooms rooms(allocator, options_.max_run_elements);
     const PipelineShape& shape = schedule_.shape;
     std::vector<std::unique_ptr<TransformerStage>> stages(static_cast<size_t>(shape.stages));
     for (int32_t i = 0; i < shape.stages; ++i) {
@@ -212,6 +208,12 @@ class Grid {
     executor_options.exchange_norms = true;
     executor_options.start_iteration = options_.first_iteration;
     executor_options.end_iteration = options_.iterations;
+    executor_options.on_begin = [&](int64_t /*iteration*/) {
+      if (options_.on_begin) {
+        options_.on_begin(rank, allocator.device(), *backend);
+      }
+      return true;
+    };
     executor_options.on_report = [&](IterationStats stats) { reports.iterations.push_back(std::move(stats)); };
     executor_options.evaluation = {
         .passes = options_.evaluate_every > 0 ? options_.passes : 0,
@@ -325,6 +327,28 @@ std::string GridOptions::name() const {
                      offloads_optimizer ? " offload" : "", fmt::join(modes, ","), micro_batch_size);
 }
 
-GridResult TrainGrid(const GridOptions& options) { return Grid(options).Train(); }
+OpenGridDevice SeededGridDevices(uint64_t seed, DeviceFault fault) {
+  return [seed, fault](int32_t rank) -> absl::StatusOr<GridDevice> {
+    auto device = std::make_unique<SeededDevice>(seed + 1000 * static_cast<uint64_t>(rank), fault);
+    SeededDevice& own = *device;
+    return GridDevice{.device = std::move(device), .open_backend = [&own](Allocator& memory) {
+                        return std::make_unique<SeededBackend>(own, memory);
+                      }};
+  };
+}
+
+GridResult TrainGrid(const GridOptions& options) {
+  std::vector<GridDevice> devices(static_cast<size_t>(options.grid.size()));
+  for (int32_t rank = 0; options.open_device && rank < options.grid.size(); ++rank) {
+    absl::StatusOr<GridDevice> device = options.open_device(rank);
+    if (!device.ok()) {
+      GridResult failed;
+      failed.status = device.status();
+      return failed;
+    }
+    devices[static_cast<size_t>(rank)] = *std::move(device);
+  }
+  return Grid(options, std::move(devices)).Train();
+}
 
 }  // namespace geopipe

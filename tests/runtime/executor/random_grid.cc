@@ -4,7 +4,7 @@
 #include <cmath>
 #include <initializer_list>
 
-#include "tests/runtime/model/pipeline_driver.h"
+#include "tests/runtime/model/small_models.h"
 #include "tests/support/random_pipeline.h"
 
 namespace geopipe {

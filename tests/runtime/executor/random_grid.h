@@ -10,7 +10,7 @@
 
 namespace geopipe {
 
-// One process: 6 layers, 10 iterations. `variant`: of the family (tests/runtime/model/pipeline_driver.h).
+// One process: 6 layers, 10 iterations. `variant`: of the family (tests/runtime/model/small_models.h).
 GridOptions SmallGrid(bool tied, int64_t kv_heads, int variant = 0);
 
 // Makes it any grid of up to 8 ranks, with any schedule and whatever else divides or orders the work.
