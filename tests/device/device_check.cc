@@ -29,8 +29,9 @@ struct Phase {
 };
 
 constexpr std::array kPhases = {
-    Phase{"versions", CheckVersions},
-    Phase{"kernels", CheckKernels},
+    Phase{"versions", CheckVersions}, Phase{"kernels", CheckKernels},
+    Phase{"training", CheckTraining}, Phase{"digest", PrintDigest},  // training's own
+    Phase{"groups", CheckGroups},
 };
 
 absl::Status ParseFlags(int argc, char** argv, DeviceCheckOptions& options, FlagSet& flags) {
@@ -40,6 +41,10 @@ absl::Status ParseFlags(int argc, char** argv, DeviceCheckOptions& options, Flag
   flags.AddPath("out", &options.folder, "DIR", "Where tables are written.");
   flags.Add("small", &options.small, "Shapes that an emulated GPU computes in seconds.");
   flags.Add("seed", &options.seed, "N", "Of shapes and values.");
+  flags.AddParsed("precision", "PRECISION", "", "Of a digest.", [&](std::string_view text) {
+    options.precision = text == "bf16" ? Precision::kBf16 : Precision::kFp32;
+    return absl::OkStatus();
+  });
   flags.Add("budget", &budget_s, "SECONDS", "Time for the phase; what does not fit is left out.");
   const absl::Status status = flags.Parse(argc - 1, argv + 1);
   options.budget_ns = budget_s * 1'000'000'000;

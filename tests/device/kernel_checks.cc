@@ -144,7 +144,7 @@ void KernelChecks::CompareBits(std::string_view result, const MatrixView& view, 
   for (size_t i = 0; i < actual.size(); ++i) {
     others += actual[i] == expected[i] ? 0 : 1;
   }
-  report_.Check(fmt::format("{}: {}, elements of other bits", thing_, result), static_cast<double>(others), 0);
+  report_.CheckCount(fmt::format("{}: {}, elements of other bits", thing_, result), others, 0);
 }
 
 void KernelChecks::End() { Report("nothing else is written", trial_.IsRestUntouched()); }

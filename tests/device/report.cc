@@ -37,14 +37,22 @@ absl::StatusOr<Report> Report::Create(const std::string& folder, const std::stri
 
 void Report::Check(std::string_view thing, double value, double bound) {
   const bool holds = value <= bound;
-  ++checks_;
   if (bound > 0 && holds) {
     worst_ = std::max(worst_, value / bound);
   }
-  table_.Add({std::string(thing), fmt::format("{:.3g}", value), fmt::format("{:.3g}", bound), holds ? "ok" : "FAILED"});
+  Add(thing, fmt::format("{:.3g}", value), fmt::format("{:.3g}", bound), holds);
+}
+
+void Report::CheckCount(std::string_view thing, int64_t count, int64_t expected) {
+  Add(thing, std::to_string(count), std::to_string(expected), count == expected);
+}
+
+void Report::Add(std::string_view thing, const std::string& value, const std::string& bound, bool holds) {
+  ++checks_;
+  table_.Add({std::string(thing), value, bound, holds ? "ok" : "FAILED"});
   if (!holds) {
     ++failed_;
-    fmt::print(stderr, "FAILED {}: {:.3g}, at most {:.3g} is allowed\n", thing, value, bound);
+    fmt::print(stderr, "FAILED {}: {} where {} is allowed\n", thing, value, bound);
   }
 }
 

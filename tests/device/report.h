@@ -41,8 +41,10 @@ class Report {
 
   // `value` has to be at most `bound`; NaN is not.
   void Check(std::string_view thing, double value, double bound);
+  // `count` has to be `expected`.
+  void CheckCount(std::string_view thing, int64_t count, int64_t expected);
   // `thing` has to hold.
-  void Check(std::string_view thing, bool holds) { Check(thing, holds ? 0 : 1, 0); }
+  void Check(std::string_view thing, bool holds) { CheckCount(thing, holds ? 1 : 0, 1); }
   // A value that nothing bounds.
   void Note(std::string_view thing, std::string_view value);
   // What there was no time for.
@@ -53,6 +55,7 @@ class Report {
   std::string Summary(std::string_view phase, double seconds) const;
 
  private:
+  void Add(std::string_view thing, const std::string& value, const std::string& bound, bool holds);
   explicit Report(Table table) : table_(std::move(table)) {}
 
   Table table_;
