@@ -1,67 +1,33 @@
+#include <algorithm>
+#include <iterator>
+
 #include "tests/runtime/backend/kernel_test.h"
+#include "tests/support/kernel_references.h"
 
 namespace geopipe {
 namespace {
 
-// Everything in fp64, one query at a time.
-struct ReferenceAttention {
-  AttentionShape shape;
+// Results in fp64, of all heads.
+struct AttentionResults {
   std::vector<double> out;
   std::vector<double> grad_q;
   std::vector<double> grad_k;
   std::vector<double> grad_v;
 
-  ReferenceAttention(const AttentionShape& s, const std::vector<float>& q, const std::vector<float>& k,
-                     const std::vector<float>& v, const std::vector<float>& grad_out)
-      : shape(s), out(q.size()), grad_q(q.size()), grad_k(k.size()), grad_v(v.size()) {
-    for (int64_t b = 0; b < s.batch; ++b) {
-      for (int64_t h = 0; h < s.heads; ++h) {
-        for (int64_t i = 0; i < s.sequence; ++i) {
-          Query(b, h, i, q, k, v, grad_out);
-        }
+  AttentionResults(const AttentionShape& s, const ReferenceAttention& reference) {
+    const auto append = [](const std::vector<Expected>& head, std::vector<double>& all) {
+      std::ranges::transform(head, std::back_inserter(all), &Expected::value);
+    };
+    for (int64_t row = 0; row < s.batch * s.sequence; ++row) {
+      for (int64_t head = 0; head < s.heads; ++head) {
+        const ReferenceAttention::Query query = reference.QueryOf(row / s.sequence, head, row % s.sequence);
+        append(query.out, out);
+        append(query.grad_query, grad_q);
       }
-    }
-  }
-
-  int64_t QueryAt(int64_t b, int64_t h, int64_t i) const {
-    return ((b * shape.sequence + i) * shape.heads + h) * shape.head_dim;
-  }
-  int64_t KeyAt(int64_t b, int64_t h, int64_t i) const {
-    const int64_t kv_head = h / (shape.heads / shape.kv_heads);
-    return ((b * shape.sequence + i) * shape.kv_heads + kv_head) * shape.head_dim;
-  }
-
-  void Query(int64_t b, int64_t h, int64_t i, const std::vector<float>& q, const std::vector<float>& k,
-             const std::vector<float>& v, const std::vector<float>& grad_out) {
-    const double scale = 1 / std::sqrt(static_cast<double>(shape.head_dim));
-    const int64_t at = QueryAt(b, h, i);
-    const int64_t start = shape.starts.size == 0 ? 0 : shape.starts.data[b * shape.sequence + i];
-    std::vector<double> p(i + 1);
-    double total = 0;
-    for (int64_t j = start; j <= i; ++j) {
-      for (int64_t d = 0; d < shape.head_dim; ++d) {
-        p[j] += static_cast<double>(q[at + d]) * k[KeyAt(b, h, j) + d];
-      }
-      p[j] = std::exp(p[j] * scale);
-      total += p[j];
-    }
-    std::vector<double> grad_p(i + 1);
-    double mean = 0;
-    for (int64_t j = start; j <= i; ++j) {
-      p[j] /= total;
-      for (int64_t d = 0; d < shape.head_dim; ++d) {
-        const int64_t value = KeyAt(b, h, j) + d;
-        out[at + d] += p[j] * v[value];
-        grad_v[value] += p[j] * grad_out[at + d];
-        grad_p[j] += static_cast<double>(grad_out[at + d]) * v[value];
-      }
-      mean += p[j] * grad_p[j];
-    }
-    for (int64_t j = start; j <= i; ++j) {
-      const double grad_score = scale * p[j] * (grad_p[j] - mean);
-      for (int64_t d = 0; d < shape.head_dim; ++d) {
-        grad_q[at + d] += grad_score * k[KeyAt(b, h, j) + d];
-        grad_k[KeyAt(b, h, j) + d] += grad_score * q[at + d];
+      for (int64_t head = 0; head < s.kv_heads; ++head) {
+        const ReferenceAttention::Key key = reference.KeyOf(row / s.sequence, head, row % s.sequence);
+        append(key.grad_key, grad_k);
+        append(key.grad_value, grad_v);
       }
     }
   }
@@ -104,7 +70,7 @@ TEST_CASE("causal grouped-query attention and its gradients agree with fp64 loop
   const std::vector<float> k = test.Normal(type, tokens * kv_width);
   const std::vector<float> v = test.Normal(type, tokens * kv_width);
   const std::vector<float> grad_out = test.Normal(type, tokens * width);
-  const ReferenceAttention expected(shape, q, k, v, grad_out);
+  const AttentionResults expected(shape, ReferenceAttention(shape, q, k, v, grad_out));
 
   Backend& backend = test.backend();
   // Queries, keys and values lie side by side, as their gradients do.

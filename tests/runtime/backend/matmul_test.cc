@@ -3,6 +3,7 @@
 
 #include "runtime/backend/cpu_matmul.h"
 #include "tests/runtime/backend/kernel_test.h"
+#include "tests/support/kernel_references.h"
 
 namespace geopipe {
 namespace {
@@ -20,18 +21,18 @@ struct Types {
 };
 
 // c = a * b in fp64, or c + a * b.
-std::vector<double> Expected(Product product, const Shape& shape, const std::vector<float>& a,
-                             const std::vector<float>& b, const std::vector<float>& c, bool accumulate) {
+std::vector<double> SumsOf(Product product, const Shape& shape, const std::vector<float>& a,
+                           const std::vector<float>& b, const std::vector<float>& c, bool accumulate) {
   const auto [m, n, k] = shape;
+  const bool a_lies_down = product == Product::kTN;
+  const bool b_lies_down = product == Product::kNT;
   std::vector<double> sums(c.size());
   for (int64_t i = 0; i < m; ++i) {
     for (int64_t j = 0; j < n; ++j) {
-      double sum = accumulate ? c[i * n + j] : 0;
-      for (int64_t l = 0; l < k; ++l) {
-        sum += static_cast<double>(product == Product::kTN ? a[l * m + i] : a[i * k + l]) *
-               (product == Product::kNT ? b[j * k + l] : b[l * n + j]);
-      }
-      sums[i * n + j] = sum;
+      sums[i * n + j] = DotOf(a.data() + (a_lies_down ? i : i * k), a_lies_down ? m : 1,
+                              b.data() + (b_lies_down ? j * k : j), b_lies_down ? 1 : n, k)
+                            .value +
+                        (accumulate ? c[i * n + j] : 0);
     }
   }
   return sums;
@@ -78,7 +79,7 @@ TEST_CASE("products agree with fp64 loops, accumulating or not, with rows apart 
       test.backend()
           .MatMul(product, operands.a.view(), operands.b.view(), Onto(operands.c.view(), accumulate), operands.c.view())
           .ok());
-  const std::vector<double> expected = Expected(product, shape, a, b, c, accumulate);
+  const std::vector<double> expected = SumsOf(product, shape, a, b, c, accumulate);
   const std::vector<float> actual = operands.c.values();
   double worst = 0;
   for (size_t i = 0; i < actual.size(); ++i) {
@@ -114,7 +115,7 @@ TEST_CASE("sums of products are added in fp32 and rounded once, whatever the typ
       (*products)
           ->Run(product, operands.a.view(), operands.b.view(), Onto(operands.c.view(), accumulate), operands.c.view())
           .ok());
-  const std::vector<double> sums = Expected(product, shape, a, b, c, accumulate);
+  const std::vector<double> sums = SumsOf(product, shape, a, b, c, accumulate);
   CHECK(operands.c.values() == Held(types.c, std::vector<float>(sums.begin(), sums.end())));
   CHECK(operands.c.IntactBetweenRows());
 }
@@ -141,7 +142,7 @@ TEST_CASE("a product adds another matrix and a row before it rounds") {
   Addend addend{.row = row};
   addend.matrix = adds_matrix ? ConstMatrixView(matrix.view()) : ConstMatrixView();
   REQUIRE((*products)->Run(Product::kNT, operands.a.view(), operands.b.view(), addend, operands.c.view()).ok());
-  std::vector<double> sums = Expected(Product::kNT, shape, a, b, added, adds_matrix);
+  std::vector<double> sums = SumsOf(Product::kNT, shape, a, b, added, adds_matrix);
   for (size_t i = 0; i < sums.size(); ++i) {
     sums[i] += row[i % static_cast<size_t>(shape.n)];
   }

@@ -75,12 +75,7 @@ TEST_CASE("AdamW on a GPU has the processor's bits, with a bf16 weight and witho
 
   std::vector<Expected> expected(size);
   for (int64_t i = 0; i < size; ++i) {
-    const double g = step.grad_scale * gradient[i];
-    const double mean = step.beta1 * m[i] + (1 - step.beta1) * g;
-    const double square = step.beta2 * v[i] + (1 - step.beta2) * g * g;
-    expected[i] += p[i] * (1 - step.learning_rate * step.weight_decay);
-    expected[i] += -step.learning_rate / (1 - std::pow(step.beta1, 3)) * mean /
-                   (std::sqrt(square) / std::sqrt(1 - std::pow(step.beta2, 3)) + step.eps);
+    expected[i] = AdamWOf(step, p[i], gradient[i], m[i], v[i]);
   }
   CHECK(OutsideBound(DType::kFp32, results[0], expected) == "");
   CheckSameInAllOrders([&] {

@@ -18,6 +18,7 @@
 #include "runtime/gpu/kernels/fibers.h"
 #include "runtime/gpu/kernels/launchers.h"
 #include "tests/runtime/backend/kernel_test.h"
+#include "tests/support/kernel_references.h"
 
 namespace geopipe {
 
@@ -32,29 +33,16 @@ struct MatrixShape {
   int64_t size() const { return rows * columns; }
 };
 
-// An element of a result in fp64, and the sum of the absolute values of what was added up for it.
-struct Expected {
-  double value = 0;
-  double terms = 0;
-
-  Expected& operator+=(double term) {
-    value += term;
-    terms += std::abs(term);
-    return *this;
-  }
-};
-
-// Describes the first element that is further than `times` the bound, 1e-5 (bf16: 2^-8) of its terms and 1e-5, from
-// what is expected; "" when there is none.
+// Describes the first element that is further than `times` its AllowedError from what is expected; "" when there is
+// none.
 inline std::string OutsideBound(DType dtype, std::span<const float> actual, std::span<const Expected> expected,
                                 double times = 1) {
   if (actual.size() != expected.size()) {
     return fmt::format("{} elements where {} are expected", actual.size(), expected.size());
   }
-  const double share = dtype == DType::kBf16 ? 0x1p-8 : 1e-5;
   for (size_t i = 0; i < actual.size(); ++i) {
     const double error = std::abs(actual[i] - expected[i].value);
-    if (!(error <= times * (share * expected[i].terms + 1e-5))) {
+    if (!(error <= times * AllowedError(dtype, expected[i]))) {
       return fmt::format("[{}] is {}, {} expected, terms {}", i, actual[i], expected[i].value, expected[i].terms);
     }
   }

@@ -24,17 +24,9 @@ struct Loss {
       : shape(shape), type(type), logits(test.Normal(shape.size(), 3)), gradient(shape.size()) {
     for (int64_t i = 0; i < shape.rows; ++i) {
       targets.push_back(static_cast<int32_t>(test.Integer(0, shape.columns - 1)));
-      const float* row = logits.data() + i * shape.columns;
-      const double max = *std::max_element(row, row + shape.columns);
-      double sum = 0;
-      for (int64_t j = 0; j < shape.columns; ++j) {
-        sum += std::exp(row[j] - max);
-      }
-      loss += std::log(sum) + max - row[targets[i]];
-      for (int64_t j = 0; j < shape.columns; ++j) {
-        gradient[i * shape.columns + j] += kScale * std::exp(row[j] - max) / sum;
-      }
-      gradient[i * shape.columns + targets[i]] += -kScale;
+      const LossRow row = LossRowOf(Floats(logits.data() + i * shape.columns, shape.columns), targets[i], kScale);
+      loss += row.loss;
+      std::ranges::copy(row.gradient, gradient.begin() + i * shape.columns);
     }
   }
 

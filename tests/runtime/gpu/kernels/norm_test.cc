@@ -48,22 +48,13 @@ struct Norm {
 
   void AddLine(int64_t line) {
     const int64_t first = line * shape.width;
-    Expected squares;
-    Expected dot;
+    const auto of_line = [&](const std::vector<float>& values) { return Floats(values.data() + first, shape.width); };
+    const NormLine expected = NormLineOf(of_line(x), weight, of_line(grad_y), kEps);
+    rms[line] = static_cast<float>(expected.inverse_rms);
+    std::ranges::copy(expected.y, y.begin() + first);
+    std::ranges::copy(expected.grad_x, grad_x.begin() + first);
     for (int64_t j = 0; j < shape.width; ++j) {
-      squares += static_cast<double>(x[first + j]) * x[first + j];
-      dot += static_cast<double>(weight[j]) * grad_y[first + j] * x[first + j];
-    }
-    const double width = static_cast<double>(shape.width);
-    const double r = 1 / std::sqrt(squares.value / width + kEps);
-    rms[line] = static_cast<float>(r);
-    for (int64_t j = 0; j < shape.width; ++j) {
-      const int64_t at = first + j;
-      y[at] += x[at] * r * weight[j];
-      grad_weight[j] += grad_y[at] * x[at] * r;
-      const double part = x[at] * r * r * r / width;
-      grad_x[at].value = r * weight[j] * grad_y[at] - part * dot.value;
-      grad_x[at].terms = std::abs(r * weight[j] * grad_y[at]) + std::abs(part) * dot.terms;
+      grad_weight[j].Add(expected.grad_weight[j], 1);
     }
   }
 

@@ -23,7 +23,6 @@ TEST_CASE("RoPE on a GPU has the processor's bits, both ways, and is within its 
   CAPTURE(shape.rows, shape.heads, shape.head_dim, shape.apart, shape.shift);
   const int64_t columns = shape.heads * shape.head_dim;
   const int64_t half = shape.head_dim / 2;
-  const double sign = direction == RopeDirection::kForward ? 1 : -1;
   const std::vector<float> x = test.Normal(type, shape.rows * columns);
   std::vector<float> cosine(shape.sequence * half);
   std::vector<float> sine(shape.sequence * half);
@@ -49,11 +48,10 @@ TEST_CASE("RoPE on a GPU has the processor's bits, both ways, and is within its 
   run(turned);
   std::vector<Expected> expected(x.size());
   for (int64_t at = 0; at < std::ssize(x); ++at) {
-    const int64_t j = at % shape.head_dim;
-    const bool second = j >= half;
-    const int64_t angle = at / columns % shape.sequence * half + j % half;
-    expected[at] += static_cast<double>(x[at]) * cosine[angle];
-    expected[at] += (second ? sign : -sign) * x[second ? at - half : at + half] * sine[angle];
+    const int64_t first = at / shape.head_dim * shape.head_dim;
+    const int64_t angle = at / columns % shape.sequence * half;
+    expected[at] = RopeOf(Floats(x.data() + first, shape.head_dim), at - first, Floats(cosine.data() + angle, half),
+                          Floats(sine.data() + angle, half), direction);
   }
   CHECK(OutsideBound(type, turned.values(), expected) == "");
   CHECK(turned.IntactBetweenRows());

@@ -55,21 +55,15 @@ struct Softmax {
     const int64_t sample = row / shape.sequence / shape.heads;
     const int64_t start = starts.empty() ? 0 : starts[sample * shape.sequence + position];
     const int64_t first = row * shape.sequence;
-    double sum = 0;
-    for (int64_t j = start; j <= position; ++j) {
-      sum += std::exp(static_cast<double>(scale) * scores[first + j]);
+    const std::vector<double> of_row(scores.begin() + first, scores.begin() + first + shape.sequence);
+    std::vector<Expected> grads(shape.sequence);
+    for (int64_t j = 0; j < shape.sequence; ++j) {
+      grads[j] += gradients[first + j];
     }
-    statistics[row] = static_cast<float>(std::log(sum));
-    Expected dot;
-    for (int64_t j = start; j <= position; ++j) {
-      probabilities[first + j] += std::exp(static_cast<double>(scale) * scores[first + j]) / sum;
-      dot += probabilities[first + j].value * gradients[first + j];
-    }
-    for (int64_t j = start; j <= position; ++j) {
-      const double p = scale * probabilities[first + j].value;
-      grad_scores[first + j] = {.value = p * (gradients[first + j] - dot.value),
-                                .terms = p * (std::abs(gradients[first + j]) + dot.terms)};
-    }
+    const SoftmaxRow expected = SoftmaxRowOf(of_row, grads, start, position, scale);
+    statistics[row] = static_cast<float>(expected.statistic);
+    std::ranges::copy(expected.probabilities, probabilities.begin() + first);
+    std::ranges::copy(expected.grad_scores, grad_scores.begin() + first);
   }
 
   Matrix MatrixOf(DType of, const std::vector<float>& values) const {

@@ -19,7 +19,7 @@ TEST_CASE("SwiGLU on a GPU is within its bound of fp64, and of the processor") {
   const std::vector<float> u = test.Normal(type, shape.size());
   std::vector<Expected> expected(shape.size());
   for (int64_t i = 0; i < shape.size(); ++i) {
-    expected[i] += g[i] / (1 + std::exp(-static_cast<double>(g[i]))) * u[i];
+    expected[i] = SwiGluOf(g[i], u[i]);
   }
   const auto matrix = [&](const std::vector<float>& values) {
     return Matrix(type, shape.rows, shape.columns, values, shape.apart, shape.shift);
@@ -69,11 +69,9 @@ TEST_CASE("SwiGLU's gradients on a GPU are within their bound of fp64, and of th
   std::vector<Expected> expected_gate(shape.size());
   std::vector<Expected> expected_up(shape.size());
   for (int64_t i = 0; i < shape.size(); ++i) {
-    const double sigmoid = 1 / (1 + std::exp(-static_cast<double>(g[i])));
-    const double outer = static_cast<double>(d[i]) * u[i];
-    expected_gate[i] += outer * sigmoid;
-    expected_gate[i] += outer * g[i] * sigmoid * (1 - sigmoid);
-    expected_up[i] += d[i] * g[i] * sigmoid;
+    const SwiGluGrads grads = SwiGluGradsOf(g[i], u[i], d[i]);
+    expected_gate[i] = grads.gate;
+    expected_up[i] = grads.up;
   }
   const auto matrix = [&](const std::vector<float>& values) {
     return Matrix(type, shape.rows, shape.columns, values, shape.apart, shape.shift);
