@@ -153,7 +153,7 @@ GpResult Run(Driver& driver, Device& device, GpProductPlan* plan, const GpProduc
   if (const char* missed = MissedBy(driver, device, shape, *operands, workspace, plan->workspace_bytes)) {
     return Fail(kGpInvalid, fmt::format("{} reaches beyond its device memory", missed));
   }
-  driver.Count(Counted::kProduct);
+  const bool is_wrong = driver.Count(Counted::kProduct) == driver.settings().wrong_product_at;
   const GpProductOperands real = {.a = Real(operands->a),
                                   .b = Real(operands->b),
                                   .c = Real(operands->c),
@@ -174,13 +174,16 @@ GpResult Run(Driver& driver, Device& device, GpProductPlan* plan, const GpProduc
   }
   device.Enqueue(
       opened->line,
-      [shape, real, scratch, scratch_bytes, mark] {
+      [shape, real, scratch, scratch_bytes, mark, is_wrong] {
         for (int64_t i = 0; i < shape.batch; ++i) {
           Multiply(shape, real, i);
         }
         const auto is_mine = [mark](unsigned char byte) { return byte == mark; };
         if (!std::all_of(scratch, scratch + scratch_bytes, is_mine)) {
           std::memset(real.d, 0xFF, static_cast<size_t>(shape.n * gpu::ElementBytes(shape.result_type)));
+        }
+        if (is_wrong) {  // by the last bit of the exponent
+          static_cast<unsigned char*>(real.d)[shape.result_type == kGpBf16 ? 0 : 2] ^= 0x80;
         }
       },
       0);

@@ -22,7 +22,7 @@ struct Key {
   int64_t max = INT64_MAX;
 };
 
-constexpr std::array<Key, 11> kKeys = {{
+constexpr std::array<Key, 12> kKeys = {{
     {"seed", &Settings::seed},
     {"devices", &Settings::devices, Kind::kNumber, 8},
     {"memory_bytes", &Settings::memory_bytes},
@@ -34,6 +34,7 @@ constexpr std::array<Key, 11> kKeys = {{
     {"lost_at", &Settings::lost_at},
     {"stuck_at", &Settings::stuck_at},
     {"off_bus_at", &Settings::off_bus_at},
+    {"wrong_product_at", &Settings::wrong_product_at},
 }};
 
 absl::Status CannotRead(std::string_view setting, std::string_view needed) {

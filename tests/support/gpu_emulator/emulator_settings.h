@@ -22,6 +22,7 @@ struct Settings {
   int64_t lost_at = 0;
   int64_t stuck_at = 0;
   int64_t off_bus_at = 0;
+  int64_t wrong_product_at = 0;
 };
 
 // InvalidArgument: names the setting and what it may be.

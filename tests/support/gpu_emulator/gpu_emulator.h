@@ -21,6 +21,7 @@
 //   lost_at=N                the Nth launch of a kernel or product accesses an illegal address: its device is lost
 //   stuck_at=N               the Nth launch never ends
 //   off_bus_at=N             at the Nth launch the device falls off the bus: the launch and every later call fail
+//   wrong_product_at=N       the first element of the Nth product is twice or half of what it has to be
 // A setting that cannot be read is the error of every call.
 #pragma once
 
