@@ -31,12 +31,12 @@ struct Phase {
 constexpr std::array kPhases = {
     Phase{"versions", CheckVersions}, Phase{"kernels", CheckKernels},
     Phase{"training", CheckTraining}, Phase{"digest", PrintDigest},  // training's own
-    Phase{"groups", CheckGroups},
+    Phase{"groups", CheckGroups},     Phase{"speed", MeasureSpeed},
 };
 
 absl::Status ParseFlags(int argc, char** argv, DeviceCheckOptions& options, FlagSet& flags) {
   int64_t budget_s = 600;
-  flags.AddPositional("PHASE", &options.phase, /*required=*/true, "versions, kernels, training or groups.");
+  flags.AddPositional("PHASE", &options.phase, /*required=*/true, "versions, kernels, training, groups or speed.");
   flags.AddPath("library", &options.library, "FILE", "The GPU library; by default the one beside the program.");
   flags.AddPath("out", &options.folder, "DIR", "Where tables are written.");
   flags.Add("small", &options.small, "Shapes that an emulated GPU computes in seconds.");

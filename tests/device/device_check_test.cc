@@ -93,8 +93,10 @@ TEST_CASE("device_check finds one wrong product, and names it") {
 TEST_CASE("device_check ends with one sentence when the GPU is lost, or is none") {
   const auto& [settings, sentence] = GENERATE(table<std::string, std::string>(
       {{"lost_at=40", "an illegal memory access was encountered"}, {"driver=0.0", "no NVIDIA driver is installed"}}));
-  for (const auto& [phase, file] : std::map<std::string, std::string>{
-           {"kernels", "correctness.tsv"}, {"training", "losses.tsv"}, {"groups", "groups.tsv"}}) {
+  for (const auto& [phase, file] : std::map<std::string, std::string>{{"kernels", "correctness.tsv"},
+                                                                      {"training", "losses.tsv"},
+                                                                      {"groups", "groups.tsv"},
+                                                                      {"speed", "speed.tsv"}}) {
     const Checked checked = Check(phase, file, settings);
     INFO(checked.end.err);
     CHECK(checked.end.exit_status == ExitStatus{.exit_code = 1});

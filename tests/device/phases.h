@@ -39,5 +39,7 @@ absl::StatusOr<int64_t> CheckTraining(const DeviceCheckOptions& options);
 // Prints the bits of a run that CheckTraining makes too: a process of its own.
 absl::StatusOr<int64_t> PrintDigest(const DeviceCheckOptions& options);
 absl::StatusOr<int64_t> CheckGroups(const DeviceCheckOptions& options);
+// Checks nothing: measures, and says what there was neither time nor memory for.
+absl::StatusOr<int64_t> MeasureSpeed(const DeviceCheckOptions& options);
 
 }  // namespace geopipe
