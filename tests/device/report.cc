@@ -10,17 +10,17 @@
 
 namespace geopipe {
 
-absl::StatusOr<Table> Table::Create(const std::string& path, const std::vector<std::string>& columns) {
+absl::StatusOr<TsvTable> TsvTable::Create(const std::string& path, const std::vector<std::string>& columns) {
   std::FILE* file = std::fopen(path.c_str(), "w");
   if (file == nullptr) {
     return absl::ErrnoToStatus(errno, fmt::format("{}: cannot be written", path));
   }
-  Table table(file, columns.size());
+  TsvTable table(file, columns.size());
   table.Add(columns);
   return table;
 }
 
-void Table::Add(const std::vector<std::string>& cells) {
+void TsvTable::Add(const std::vector<std::string>& cells) {
   GP_CHECK(cells.size() == columns_, "{} cells in a table of {} columns", cells.size(), columns_);
   std::string line = fmt::format("{}", fmt::join(cells, "\x1f"));
   std::ranges::replace_if(
@@ -31,7 +31,7 @@ void Table::Add(const std::vector<std::string>& cells) {
 }
 
 absl::StatusOr<Report> Report::Create(const std::string& folder, const std::string& file) {
-  GP_ASSIGN_OR_RETURN(Table table, Table::Create(folder + "/" + file, {"thing", "value", "bound", "verdict"}));
+  GP_ASSIGN_OR_RETURN(TsvTable table, TsvTable::Create(folder + "/" + file, {"thing", "value", "bound", "verdict"}));
   return Report(std::move(table));
 }
 

@@ -15,10 +15,10 @@
 namespace geopipe {
 
 // Rows of a file, each written out when it is added: what was found is there whatever ends the process. One thread.
-class Table {
+class TsvTable {
  public:
   // Begins the file anew. Errors: the system's, with the path.
-  static absl::StatusOr<Table> Create(const std::string& path, const std::vector<std::string>& columns);
+  static absl::StatusOr<TsvTable> Create(const std::string& path, const std::vector<std::string>& columns);
 
   // REQUIRES: as many cells as columns. Tabs and newlines in them become blanks.
   void Add(const std::vector<std::string>& cells);
@@ -27,7 +27,7 @@ class Table {
   struct Close {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  Table(std::FILE* file, size_t columns) : file_(file), columns_(columns) {}
+  TsvTable(std::FILE* file, size_t columns) : file_(file), columns_(columns) {}
 
   std::unique_ptr<std::FILE, Close> file_;
   size_t columns_;
@@ -56,9 +56,9 @@ class Report {
 
  private:
   void Add(std::string_view thing, const std::string& value, const std::string& bound, bool holds);
-  explicit Report(Table table) : table_(std::move(table)) {}
+  explicit Report(TsvTable table) : table_(std::move(table)) {}
 
-  Table table_;
+  TsvTable table_;
   int64_t checks_ = 0;
   int64_t failed_ = 0;
   int64_t left_out_ = 0;

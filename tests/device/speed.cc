@@ -140,7 +140,7 @@ std::string TitleOf(const DeviceVersions& versions) {
 }  // namespace
 
 absl::StatusOr<int64_t> MeasureSpeed(const DeviceCheckOptions& options) {
-  GP_ASSIGN_OR_RETURN(Table table, Table::Create(options.folder + "/speed.tsv", SpeedColumns()));
+  GP_ASSIGN_OR_RETURN(TsvTable table, TsvTable::Create(options.folder + "/speed.tsv", SpeedColumns()));
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<GpuDevice> device, OpenDeviceOf(options));
   const int64_t end_ns = options.begin_ns + options.budget_ns;
   GP_ASSIGN_OR_RETURN(const SpeedSettings settings, SettingsOn(*device, options.small, end_ns));

@@ -34,7 +34,7 @@ struct EngineRates {
 // State that the parts of the phase share: where figures go, and those that later ones are set against.
 class SpeedRun {
  public:
-  SpeedRun(std::unique_ptr<SpeedBench> bench, Table table) : bench_(std::move(bench)), table_(std::move(table)) {}
+  SpeedRun(std::unique_ptr<SpeedBench> bench, TsvTable table) : bench_(std::move(bench)), table_(std::move(table)) {}
 
   SpeedBench& bench() { return *bench_; }
   const SpeedSettings& settings() const { return bench_->settings(); }
@@ -54,7 +54,7 @@ class SpeedRun {
 
  private:
   std::unique_ptr<SpeedBench> bench_;
-  Table table_;
+  TsvTable table_;
   std::vector<std::string> left_out_;
 };
 

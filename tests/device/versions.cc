@@ -11,7 +11,7 @@ absl::StatusOr<std::unique_ptr<GpuDevice>> OpenDeviceOf(const DeviceCheckOptions
 }
 
 absl::StatusOr<int64_t> CheckVersions(const DeviceCheckOptions& options) {
-  GP_ASSIGN_OR_RETURN(Table table, Table::Create(options.folder + "/versions.tsv", {"what", "value"}));
+  GP_ASSIGN_OR_RETURN(TsvTable table, TsvTable::Create(options.folder + "/versions.tsv", {"what", "value"}));
   GP_ASSIGN_OR_RETURN(const std::unique_ptr<GpuDevice> device, OpenDeviceOf(options));
   GP_RETURN_IF_ERROR(device->Enter());
   const GpRuntime& runtime = device->port().runtime;
