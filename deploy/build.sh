@@ -23,7 +23,7 @@ if [ $# -gt 0 ]; then
 fi
 for target in "$@"; do
   case $target in
-    test_* | unit_tests* | simulate_*) configure+=(-DGEOPIPE_BUILD_TESTS=ON) ;;
+    test_* | unit_tests* | simulate_* | device*) configure+=(-DGEOPIPE_BUILD_TESTS=ON) ;;
     benches | *_bench | relay_federation) configure+=(-DGEOPIPE_BUILD_TESTS=ON -DGEOPIPE_BUILD_BENCH=ON) ;;
   esac
 done

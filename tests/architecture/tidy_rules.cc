@@ -288,7 +288,7 @@ Findings CheckTopLevel(const std::vector<std::string>& entries) {
       "CMakeLists.txt", "proto", "coordinator", "agent", "runtime", "optimizer", "deploy", "tests", "README.md", ".ci",
       ".clang-format", ".clang-tidy", "CMakePresets.json", "LICENSE", "docs", ".gitignore", "CHANGELOG.md",
       // Never committed.
-      ".git", "build", ".cache", "compile_commands.json"};
+      ".git", "build", ".cache", ".device", "compile_commands.json"};
   Findings findings;
   for (const std::string& entry : entries) {
     const bool report = entry.ends_with(".playground");  // of a run from here; never committed either
