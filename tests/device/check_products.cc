@@ -142,7 +142,10 @@ absl::Status CheckProducts(KernelChecks& checks, DType dtype) {
   for (const Product product : {Product::kNN, Product::kNT, Product::kTN}) {
     for (const DType result : results) {
       for (const Adds adds : {Adds::kNothing, Adds::kMatrix, Adds::kInPlace, Adds::kRow, Adds::kMatrixAndRow}) {
-        if (!checks.is_real() || adds == Adds::kInPlace || adds == Adds::kRow) {
+        // Products of real size: each as training makes it, and one with a bias.
+        const bool is_usual = adds == (result == DType::kFp32 ? Adds::kInPlace : Adds::kNothing) ||
+                              (product == Product::kNT && adds == Adds::kRow);
+        if (!checks.is_real() || is_usual) {
           GP_RETURN_IF_ERROR(CheckProduct(checks, product, extents, dtype, result, adds));
         }
       }

@@ -37,7 +37,7 @@ absl::Status CheckEmbeddings(KernelChecks& checks, DType dtype) {
 
 absl::Status CheckNorms(KernelChecks& checks, DType dtype) {
   constexpr double kEps = 1e-5;
-  const int64_t rows = checks.Extent(40, 700, 4096);
+  const int64_t rows = checks.Extent(40, 300, 4096);
   const int64_t groups = checks.Extent(4, 4, 1);
   const int64_t width = checks.Extent(600, 9000, 4096);
   const bool adds = checks.Draw(2) == 0;

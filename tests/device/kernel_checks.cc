@@ -11,7 +11,7 @@
 namespace geopipe {
 namespace {
 
-// Of a result of real size so many elements, or rows, are compared.
+// Elements, or rows, that are compared of a result of real size.
 constexpr int64_t kSampledElements = 4096;
 constexpr int64_t kSampledRows = 64;
 

@@ -44,8 +44,8 @@ class KernelChecks {
   // Makes the call, twice on the GPU; and on the processor, where the results have to have its bits.
   absl::Status Run(const GpuTrial::Call& call, bool on_processor = false);
 
-  // Each of these takes a result out of what must not have changed.
-  // fp64's, by the element or by the row; `allowed`: one of kernel_references.h.
+  // Each of these compares a result, and takes it out of what must not have changed. Values are fp64's, by the
+  // element or by the row, and `allowed` is one of kernel_references.h.
   using Allowed = double (*)(DType dtype, const Expected& expected);
   void CompareElements(std::string_view result, const MatrixView& view,
                        const std::function<Expected(int64_t row, int64_t column)>& expected,
@@ -55,11 +55,11 @@ class KernelChecks {
                    Allowed allowed = AllowedErrorOfRoundedSum);
   void Compare(std::string_view result, VectorView<float> view, const std::vector<Expected>& expected);
   void Compare(std::string_view result, VectorView<double> view, const std::vector<double>& expected, double relative);
-  // Those of the processor, or these.
+  // The bits are the processor's, or those of `expected`.
   void CompareBits(std::string_view result, const MatrixView& view);
   void CompareBits(std::string_view result, const MatrixView& view, const std::vector<float>& expected);
 
-  // What was found otherwise.
+  // Adds a finding of another kind.
   void Report(std::string_view result, const WorstError& worst);
   void Report(std::string_view what, bool holds) { report_.Check(fmt::format("{}: {}", thing_, what), holds); }
 

@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kShapes = 12;
 // Operands of a call, the largest of which are logits of 4,096 tokens; and those of others.
-constexpr int64_t kRealBytes = int64_t{1} << 30;
+constexpr int64_t kRealBytes = int64_t{5} << 28;
 constexpr int64_t kOddBytes = int64_t{256} << 20;
 constexpr int64_t kSmallBytes = int64_t{16} << 20;
 

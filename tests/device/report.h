@@ -1,4 +1,4 @@
-// What a phase of device_check finds: a file of tab-separated values, one line on standard error for each failure, and
+// Findings of a phase of device_check: a file of tab-separated values, one line on standard error for each failure, and
 // one on standard output at the end.
 #pragma once
 
@@ -45,9 +45,9 @@ class Report {
   void CheckCount(std::string_view thing, int64_t count, int64_t expected);
   // `thing` has to hold.
   void Check(std::string_view thing, bool holds) { CheckCount(thing, holds ? 1 : 0, 1); }
-  // A value that nothing bounds.
+  // Adds a value that nothing bounds.
   void Note(std::string_view thing, std::string_view value);
-  // What there was no time for.
+  // Notes a check for which there was no time.
   void LeaveOut(std::string_view thing);
 
   int64_t failed() const { return failed_; }

@@ -29,7 +29,7 @@ Lengths LengthsOf(const DeviceCheckOptions& options, Precision precision) {
   return {.on_device = precision == Precision::kFp32 ? 20 : 50, .on_processor = 6, .of_others = 3};
 }
 
-// What a rank's device and backend had done at the begin of an iteration.
+// Counts of a rank's device and backend when an iteration begins.
 struct Costs {
   Device::Counts counts;
   int64_t plans = 0;

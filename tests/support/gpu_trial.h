@@ -74,11 +74,11 @@ class GpuTrial {
 
   // Elements as they are in the host's memory, row after row.
   static std::vector<float> ValuesOf(const MatrixView& view);
-  // Those of a result on the GPU, which is then no change that nobody wanted.
+  // Elements of a result on the GPU, which may then have changed.
   std::vector<float> ResultOf(const MatrixView& view);
   std::vector<double> ResultOf(VectorView<double> view);
   static MatrixView ViewOf(VectorView<float> view);
-  // Leaves a result out.
+  // Lets a result have changed.
   void Changed(const MatrixView& view);
   // True when the GPU has written nothing but the results above.
   bool IsRestUntouched() const;

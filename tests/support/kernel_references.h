@@ -1,4 +1,4 @@
-// What the kernels of runtime/backend/backend.h compute, in fp64 and by the row, and how far from it a result may be.
+// Results of the kernels of runtime/backend/backend.h in fp64, by the row, and how far from them others may be.
 #pragma once
 
 #include <cmath>
@@ -28,8 +28,8 @@ struct Expected {
   }
 };
 
-// What a result of a type may be from fp64's: a part of its terms, which explains the order of a sum and one rounding
-// of each. Where the sum alone is rounded, that is a part of its value; attention rounds its terms and then the sum.
+// Error that a result of a type may have: a part of its terms, which explains the order of a sum and one rounding of
+// each. Where the sum alone is rounded, that is a part of its value; attention rounds its terms and then the sum.
 inline double AllowedError(DType dtype, const Expected& expected) {
   return (dtype == DType::kBf16 ? 0x1p-8 : 1e-5) * expected.terms + 1e-5;
 }
@@ -107,7 +107,7 @@ class ReferenceAttention {
     std::vector<Expected> grad_query;
   };
   Query QueryOf(int64_t sample, int64_t head, int64_t position) const;
-  // Those of a key and a value of a kv head, added up over the queries that see them.
+  // Results of a key and a value of a kv head, added up over the queries that see them.
   struct Key {
     std::vector<Expected> grad_key;
     std::vector<Expected> grad_value;
