@@ -83,11 +83,14 @@ void KernelChecks::CompareElements(std::string_view result, const MatrixView& vi
   const std::vector<int64_t> sampled = Sampled(std::ssize(actual), is_real() ? kSampledElements : INT64_MAX, random_);
   std::mutex mutex;
   WorstError worst;
-  OnAllProcessors(std::ssize(sampled), /*grain=*/1024, [&](int64_t k) {
-    const int64_t i = sampled[static_cast<size_t>(k)];
-    const Expected here = expected(i / view.columns, i % view.columns);
+  constexpr int64_t kAtOnce = 1024;
+  OnAllProcessors((std::ssize(sampled) + kAtOnce - 1) / kAtOnce, /*grain=*/1, [&](int64_t part) {
     WorstError error;
-    error.Note(actual[static_cast<size_t>(i)], here.value, allowed(view.dtype, here));
+    for (int64_t k = part * kAtOnce; k < std::min(std::ssize(sampled), (part + 1) * kAtOnce); ++k) {
+      const int64_t i = sampled[static_cast<size_t>(k)];
+      const Expected here = expected(i / view.columns, i % view.columns);
+      error.Note(actual[static_cast<size_t>(i)], here.value, allowed(view.dtype, here));
+    }
     const std::scoped_lock lock(mutex);
     worst.Note(error);
   });
