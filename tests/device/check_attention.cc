@@ -107,8 +107,8 @@ absl::Status CheckSoftmax(KernelChecks& checks, DType dtype) {
 
 absl::Status CheckAttention(KernelChecks& checks, DType dtype) {
   AttentionShape shape = {.batch = checks.Extent(2, 2, 1), .sequence = checks.Extent(48, 500, 4096)};
-  shape.kv_heads = checks.Extent(3, 4, 1);
-  shape.heads = shape.kv_heads * checks.Extent(3, 4, 8);
+  shape.kv_heads = checks.Extent(3, 4, 2);  // of real size, more than are worked on at once
+  shape.heads = shape.kv_heads * checks.Extent(3, 4, 4);
   shape.head_dim = 2 * checks.Extent(8, 64, 64);
   checks.Begin(fmt::format("attention {}, {} x {} x {} heads ({} of keys) of {}", NameOf(dtype), shape.batch,
                            shape.sequence, shape.heads, shape.kv_heads, shape.head_dim));

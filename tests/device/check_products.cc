@@ -21,7 +21,9 @@ constexpr std::array<std::string_view, 3> kProductNames = {"NN", "NT", "TN"};
 
 absl::Status CheckProduct(KernelChecks& checks, Product product, const Extents& extents, DType operands, DType result,
                           Adds adds) {
-  const auto [m, n, k] = extents;
+  const int64_t m = extents.m;
+  const int64_t n = extents.n;
+  const int64_t k = extents.k;
   checks.Begin(fmt::format("product {} {} to {}, {} x {} x {}{}", kProductNames[static_cast<size_t>(product)],
                            NameOf(operands), NameOf(result), m, n, k, kAddsNames[static_cast<size_t>(adds)]));
   const bool a_lies_down = product == Product::kTN;

@@ -14,6 +14,7 @@ namespace {
 
 using Catch::Matchers::Contains;
 
+const std::string kLibrary = GEOPIPE_BINARY_DIR "/bin/libgeopipe_cuda_emulated.so";
 constexpr int64_t kPatienceNs = 300'000'000'000;
 
 struct Checked {
@@ -25,9 +26,7 @@ struct Checked {
 // Runs a phase on an emulated GPU of these settings.
 Checked Check(const std::string& phase, const std::string& file, const std::string& settings = "") {
   const TempFolder folder = *TempFolder::Create("geopipe-test-");
-  Command command("device_check",
-                  {phase, "--library", GEOPIPE_BINARY_DIR "/bin/libgeopipe_cuda_emulated.so", "--out",
-                   folder.path().string(), "--small"},
+  Command command("device_check", {phase, "--library", kLibrary, "--out", folder.path().string(), "--small"},
                   {{"GEOPIPE_EMULATED_GPU", settings}});
   Checked checked{.end = command.Finish(kPatienceNs), .verdicts = {}, .kinds = {}};
   const absl::StatusOr<std::string> table = ReadFile(folder.path() / file, 1 << 24);
@@ -107,9 +106,8 @@ TEST_CASE("device_check ends with one sentence when the GPU is lost, or is none"
 
 TEST_CASE("device_check's phase that has no time left says what it leaves out") {
   const TempFolder folder = *TempFolder::Create("geopipe-test-");
-  const CommandResult end =
-      RunCommand("device_check", {"kernels", "--library", GEOPIPE_BINARY_DIR "/bin/libgeopipe_cuda_emulated.so",
-                                  "--out", folder.path().string(), "--small", "--budget", "0"});
+  const CommandResult end = RunCommand(
+      "device_check", {"kernels", "--library", kLibrary, "--out", folder.path().string(), "--small", "--budget", "0"});
   CHECK(end.exit_status.success());
   CHECK_THAT(end.out, Contains("0 checks, 0 failed") && Contains("left out for want of time"));
 }

@@ -255,8 +255,10 @@ TEST_CASE("attention and its gradients, of grouped heads, with and without start
   const DType dtype = AnyType();
   const auto [heads, kv_heads] = GENERATE(std::pair<int64_t, int64_t>{1, 1}, std::pair<int64_t, int64_t>{3, 3},
                                           std::pair<int64_t, int64_t>{6, 2}, std::pair<int64_t, int64_t>{4, 1});
-  const auto [sequence, head_dim] = GENERATE(std::pair<int64_t, int64_t>{7, 6}, std::pair<int64_t, int64_t>{1, 8},
-                                             std::pair<int64_t, int64_t>{33, 16});
+  const auto sizes = GENERATE(std::pair<int64_t, int64_t>{7, 6}, std::pair<int64_t, int64_t>{1, 8},
+                              std::pair<int64_t, int64_t>{33, 16});
+  const int64_t sequence = sizes.first;
+  const int64_t head_dim = sizes.second;
   const bool packed = GENERATE(false, true);
   INFO(heads << " heads, " << kv_heads << " of keys, sequence " << sequence << ", starts " << packed);
   BackendTrial trial;
