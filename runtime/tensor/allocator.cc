@@ -93,7 +93,7 @@ ReadyBlocks& ReadyBlocks::operator=(ReadyBlocks&& other) noexcept {
 ReadyBlocks::~ReadyBlocks() {
   if (allocator_ != nullptr) {
     const std::lock_guard lock(allocator_->mutex_);
-    allocator_->kept_ready_[bytes_] -= count_;
+    allocator_->KeepMoreReady(bytes_, -count_);
   }
 }
 
@@ -116,12 +116,14 @@ Allocator::~Allocator() {
 absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory category, Queue first_use) {
   GP_CHECK(bytes > 0, "an allocation of {} bytes", bytes);
   const std::lock_guard lock(mutex_);
-  if (bytes > limit_bytes_ - total_.bytes) {
+  const auto free = free_blocks_.find(bytes);
+  const bool is_held = free != free_blocks_.end() && free->second.count() > 0 && free->second.count() <= ReadyOf(bytes);
+  if (!is_held && bytes > limit_bytes_ - held_.bytes) {
     return Exhausted(bytes, category);
   }
   std::byte* data = nullptr;
-  if (const auto found = free_blocks_.find(bytes); found != free_blocks_.end()) {
-    GP_ASSIGN_OR_RETURN(data, Take(found->second, first_use));
+  if (free != free_blocks_.end()) {
+    GP_ASSIGN_OR_RETURN(data, Take(free->second, first_use));
     free_bytes_ -= data == nullptr ? 0 : bytes;
   }
   if (data == nullptr) {
@@ -134,17 +136,25 @@ absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory categor
       return Exhausted(bytes, category);
     }
   }
-  Account(usage_[Index(category)], bytes);
-  Account(total_, bytes);
+  AccountInUse(bytes, category);
+  Account(held_, is_held ? 0 : bytes);
   return Buffer(this, data, bytes, category);
 }
 
 absl::StatusOr<ReadyBlocks> Allocator::KeepReady(int64_t bytes, int64_t count) {
   ReadyBlocks ready(this, bytes, count);
   int64_t all = 0;
+  bool fits = false;
   {
     const std::lock_guard lock(mutex_);
-    all = kept_ready_[bytes] += count;
+    KeepMoreReady(bytes, count);
+    all = ReadyOf(bytes);
+    fits = held_.bytes <= limit_bytes_;
+  }
+  if (!fits) {
+    ready = ReadyBlocks();
+    const std::lock_guard lock(mutex_);
+    return Exhausted(bytes, MemoryCategory::kTransport);
   }
   std::vector<Buffer> blocks;
   for (int64_t i = 0; i < all; ++i) {
@@ -178,36 +188,50 @@ absl::StatusOr<std::byte*> Allocator::Take(FreeBlocks& blocks, Queue first_use) 
   return block.data;
 }
 
+int64_t Allocator::ReadyOf(int64_t bytes) const {
+  const auto ready = kept_ready_.find(bytes);
+  return ready == kept_ready_.end() ? 0 : ready->second;
+}
+
+void Allocator::KeepMoreReady(int64_t bytes, int64_t count) {
+  const auto blocks = free_blocks_.find(bytes);
+  const int64_t free = blocks == free_blocks_.end() ? 0 : blocks->second.count();
+  const int64_t before = ReadyOf(bytes);
+  kept_ready_[bytes] = before + count;
+  Account(held_, bytes * (std::min(free, before + count) - std::min(free, before)));
+}
+
 absl::StatusOr<Reservation> Allocator::Reserve(int64_t bytes, MemoryCategory category) {
   const std::lock_guard lock(mutex_);
-  if (bytes > limit_bytes_ - total_.bytes) {
+  if (bytes > limit_bytes_ - held_.bytes) {
     return Exhausted(bytes, category);
   }
   if (bytes > limit_bytes_ - total_.bytes - free_bytes_) {
     DropFreeBlocks();
   }
-  Account(usage_[Index(category)], bytes);
-  Account(total_, bytes);
+  AccountInUse(bytes, category);
+  Account(held_, bytes);
   return Reservation(this, bytes, category);
 }
 
 void Allocator::Unreserve(int64_t bytes, MemoryCategory category) {
   const std::lock_guard lock(mutex_);
-  Account(usage_[Index(category)], -bytes);
-  Account(total_, -bytes);
+  AccountInUse(-bytes, category);
+  Account(held_, -bytes);
 }
 
 void Allocator::Release(const Buffer& buffer) {
   const std::lock_guard lock(mutex_);
-  Account(usage_[Index(buffer.category_)], -buffer.size_);
-  Account(total_, -buffer.size_);
+  AccountInUse(-buffer.size_, buffer.category_);
   if (!kKeepFreeBlocks) {
+    Account(held_, -buffer.size_);
     device_.Free(buffer.data_, buffer.size_, space_);
     return;
   }
   FreeBlocks& blocks = free_blocks_[buffer.size_];
   (buffer.used_by_ == 0 ? blocks.plain : blocks.moved).push_back(FreeBlockOf(buffer));
   free_bytes_ += buffer.size_;
+  Account(held_, blocks.count() <= ReadyOf(buffer.size_) ? 0 : -buffer.size_);
 }
 
 Allocator::FreeBlock Allocator::FreeBlockOf(const Buffer& buffer) const {
@@ -228,6 +252,11 @@ void Allocator::Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory 
   Account(usage_[Index(to)], bytes);
 }
 
+void Allocator::AccountInUse(int64_t bytes, MemoryCategory category) {
+  Account(usage_[Index(category)], bytes);
+  Account(total_, bytes);
+}
+
 void Allocator::Account(Usage& usage, int64_t bytes) {
   usage.bytes += bytes;
   usage.peak_bytes = std::max(usage.peak_bytes, usage.bytes);
@@ -246,15 +275,16 @@ void Allocator::GiveBack() {
 }
 
 void Allocator::DropFreeBlocks() {
-  for (const auto& [size, blocks] : free_blocks_) {
-    for (const std::deque<FreeBlock>* each : {&blocks.plain, &blocks.moved}) {
-      for (const FreeBlock& block : *each) {
-        device_.Free(block.data, size, space_);
+  for (auto& [size, blocks] : free_blocks_) {
+    for (std::deque<FreeBlock>* each : {&blocks.plain, &blocks.moved}) {
+      while (!each->empty() && blocks.count() > ReadyOf(size)) {
+        device_.Free(each->front().data, size, space_);
+        each->pop_front();
+        free_bytes_ -= size;
       }
     }
   }
-  free_blocks_.clear();
-  free_bytes_ = 0;
+  std::erase_if(free_blocks_, [](const auto& each) { return each.second.count() == 0; });
 }
 
 absl::Status Allocator::Exhausted(int64_t bytes, MemoryCategory category) const {
@@ -263,13 +293,16 @@ absl::Status Allocator::Exhausted(int64_t bytes, MemoryCategory category) const 
     in_use +=
         fmt::format("{}{} {}", i == 0 ? "" : ", ", MemoryCategoryName(static_cast<MemoryCategory>(i)), usage_[i].bytes);
   }
+  const int64_t ready_bytes = held_.bytes - total_.bytes;
+  const std::string ready = ready_bytes == 0 ? "" : fmt::format(" and {} are kept ready", ready_bytes);
   const bool stages = space_ == MemorySpace::kHost && device_.space() == MemorySpace::kDevice;
   if (stages && limit_bytes_ != kUnlimitedMemoryBytes) {
     return absl::ResourceExhaustedError(fmt::format(
         "{} bytes for {} do not fit into the {} bytes of the host's memory that the device may move data through, of "
-        "which {} are in use ({}); give the host more memory, or use fewer devices on it, or a smaller micro-batch or "
+        "which {} are in use ({}){}; give the host more memory, or use fewer devices on it, or a smaller micro-batch "
+        "or "
         "sequence",
-        bytes, MemoryCategoryName(category), limit_bytes_, total_.bytes, in_use));
+        bytes, MemoryCategoryName(category), limit_bytes_, total_.bytes, in_use, ready));
   }
   if (limit_bytes_ == kUnlimitedMemoryBytes) {
     return absl::ResourceExhaustedError(fmt::format(
@@ -291,6 +324,11 @@ Allocator::Usage Allocator::usage(MemoryCategory category) const {
 Allocator::Usage Allocator::total() const {
   const std::lock_guard lock(mutex_);
   return total_;
+}
+
+Allocator::Usage Allocator::held() const {
+  const std::lock_guard lock(mutex_);
+  return held_;
 }
 
 }  // namespace geopipe

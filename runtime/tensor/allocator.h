@@ -91,8 +91,8 @@ class Reservation {
   MemoryCategory category_ = MemoryCategory::kRecovery;
 };
 
-// Free blocks that an allocator has taken from the device ahead of need. When this ends they stay free, and count for
-// whoever is next to ask for such blocks. Move-only; the allocator outlives it.
+// Free blocks that an allocator has taken from the device ahead of need: they count as held, and wait for requests of
+// their size. When this ends they stay free, for anybody. Move-only; the allocator outlives it.
 class ReadyBlocks {
  public:
   ReadyBlocks() = default;
@@ -115,7 +115,8 @@ class ReadyBlocks {
 inline constexpr int64_t kUnlimitedMemoryBytes = std::numeric_limits<int64_t>::max() / 2;
 
 // Thread-safe. Must outlive its buffers. Released blocks are kept for the next request of the same size (fresh pages
-// are costly); they count as free, and return to the device before the limit would be exceeded. Device memory may be
+// are costly); they count as free unless they are kept ready, and return to the device before the limit would be
+// exceeded. Device memory may be
 // released while work that uses it is still queued: its next user is queued behind that work. Staging memory must not:
 // the host does not queue. One thread allocates and releases device memory, that which enqueues the device's work.
 class Allocator {
@@ -133,7 +134,7 @@ class Allocator {
   absl::StatusOr<Buffer> Allocate(int64_t bytes, MemoryCategory category, Queue first_use = Queue::kCompute);
 
   // Takes blocks of the size from the device for later requests, until `count` are free besides those that others keep
-  // ready. Errors are Allocate's.
+  // ready; they return to the device only when nobody keeps them. Errors are Allocate's.
   absl::StatusOr<ReadyBlocks> KeepReady(int64_t bytes, int64_t count);
 
   // Counts memory that is taken elsewhere. ResourceExhausted as above.
@@ -145,6 +146,8 @@ class Allocator {
   };
   Usage usage(MemoryCategory category) const;
   Usage total() const;
+  // In use, or kept ready: what the limit holds for.
+  Usage held() const;
   int64_t limit_bytes() const { return limit_bytes_; }
 
   Device& device() const { return device_; }
@@ -157,7 +160,7 @@ class Allocator {
   Allocator& host() { return host_ == nullptr ? *this : *host_; }
   const Allocator& host() const { return host_ == nullptr ? *this : *host_; }
 
-  // Returns to the device the blocks that are kept for reuse.
+  // Returns to the device the blocks that are kept for reuse, but for those that are kept ready.
   void GiveBack();
 
  private:
@@ -174,6 +177,8 @@ class Allocator {
   struct FreeBlocks {
     std::deque<FreeBlock> plain;  // used by kernels alone
     std::deque<FreeBlock> moved;  // by other queues too
+
+    int64_t count() const { return static_cast<int64_t>(plain.size() + moved.size()); }
   };
 
   void Release(const Buffer& buffer);
@@ -181,7 +186,11 @@ class Allocator {
   absl::StatusOr<std::byte*> Take(FreeBlocks& blocks, Queue first_use);
   void Unreserve(int64_t bytes, MemoryCategory category);
   void Recategorize(int64_t bytes, MemoryCategory from, MemoryCategory to);
+  void AccountInUse(int64_t bytes, MemoryCategory category);
   void Account(Usage& usage, int64_t bytes);
+  // Free blocks of the size that count as held, at most.
+  int64_t ReadyOf(int64_t bytes) const;
+  void KeepMoreReady(int64_t bytes, int64_t count);
   void DropFreeBlocks();
   absl::Status Exhausted(int64_t bytes, MemoryCategory category) const;
 
@@ -193,9 +202,10 @@ class Allocator {
   mutable std::mutex mutex_;
   std::array<Usage, kMemoryCategories> usage_{};
   Usage total_;
+  Usage held_;
   std::unordered_map<int64_t, FreeBlocks> free_blocks_;  // by size
   int64_t free_bytes_ = 0;
-  std::unordered_map<int64_t, int64_t> kept_ready_;  // blocks, by size
+  std::unordered_map<int64_t, int64_t> kept_ready_;  // ReadyOf
 };
 
 }  // namespace geopipe

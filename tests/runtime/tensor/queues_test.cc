@@ -135,6 +135,51 @@ TEST_CASE("blocks that are kept ready are not asked of the device again") {
   }
 }
 
+TEST_CASE("blocks that are kept ready count as held, used or not, and make no room for others") {
+  SeededDevice device;
+  Allocator allocator(1 << 20, device, 1000);
+  Allocator& staging = allocator.staging();
+  const auto make = [&](int64_t bytes) { return staging.Allocate(bytes, kTransport); };
+  REQUIRE(make(50).ok());  // comes back at once, and stays for the next
+  absl::StatusOr<ReadyBlocks> ready = staging.KeepReady(100, 4);
+  REQUIRE(ready.ok());
+  if (kKeepsBlocks) {
+    const int64_t allocations = device.counts().host_allocations;
+    CHECK(staging.held().bytes == 400);
+    {
+      std::vector<Buffer> used;
+      for (int64_t i = 1; i <= 5; ++i) {
+        used.push_back(*make(100));
+        CHECK(staging.held().bytes == std::max<int64_t>(400, i * 100));
+      }
+      CHECK(device.counts().host_allocations == allocations + 1);
+      CHECK_FALSE(make(501).ok());
+      CHECK(make(500).ok());  // in the place of the 50
+    }
+    CHECK(staging.held().bytes == 400);
+    CHECK(staging.held().peak_bytes == 1000);
+    CHECK_THAT(
+        std::string(make(601).status().message()),
+        Catch::Contains("of which 0 are in use (") && Catch::Contains(") and 400 are kept ready; give the host"));
+    CHECK_FALSE(staging.Reserve(601, kTransport).ok());
+    CHECK(make(600).ok());  // in the place of the fifth and the 500
+    const int64_t before = device.counts().host_allocations;
+    {
+      std::vector<Buffer> used;
+      for (int i = 0; i < 4; ++i) {
+        used.push_back(*make(100));
+      }
+    }
+    CHECK(device.counts().host_allocations == before);
+    CHECK_FALSE(staging.KeepReady(100, 7).ok());
+    staging.GiveBack();
+    CHECK(staging.held().bytes == 400);
+  }
+  ready = ReadyBlocks();
+  CHECK(staging.held().bytes == 0);
+  CHECK(make(1000).ok());
+}
+
 TEST_CASE("blocks that are no longer kept ready are there for the next to ask") {
   SeededDevice device;
   Allocator allocator(1 << 20, device);
