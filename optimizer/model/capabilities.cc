@@ -32,7 +32,7 @@ absl::Status CheckCapabilities(const JobSpec& job, BackendKind backend) {
 }
 
 JobSpec JobOnBackend(JobSpec job, BackendKind backend) {
-  job.keeps_states_in_host = CapabilitiesOf(backend).own_memory;
+  job.own_memory = CapabilitiesOf(backend).own_memory;
   return job;
 }
 

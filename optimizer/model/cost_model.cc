@@ -78,7 +78,7 @@ ExecutionConfig MakeExecutionConfig(const JobSpec& job, int64_t micro_batch_size
           .offloads_optimizer = job.parallelism.offload == Offload::kOptimizer,
           .resets_documents = job.data.documents == Documents::kReset,
           .keeps_states = job.recovery == Recovery::kMemory,
-          .keeps_in_host = job.keeps_states_in_host};
+          .own_memory = job.own_memory};
 }
 
 double Efficiency(const DeviceSpec& device, int64_t tokens) {

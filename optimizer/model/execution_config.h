@@ -20,7 +20,7 @@ struct ExecutionConfig {
   bool offloads_optimizer = false;  // AdamW's states lie in the host's memory
   bool resets_documents = false;    // attention begins anew after each document (DataSpec::documents)
   bool keeps_states = false;        // the last two, in memory that outlives the process (JobSpec::recovery)
-  bool keeps_in_host = false;       // that memory is not the device's
+  bool own_memory = false;          // the devices have one beside the host's, where messages and such states lie
 
   int64_t tokens() const { return micro_batch_size * sequence_length; }
   // Number of ranks that divide tensors outside the tensor-parallel regions.

@@ -173,9 +173,8 @@ struct JobSpec {
   ReplanSpec replan;
   // The attention of the backend that the job is planned for, which the file does not say (JobOnCluster).
   Attention attention = Attention::kBlocked;
-  // True where the devices have a memory of their own, so that states that are kept for recovery take none of it
-  // (JobOnCluster).
-  bool keeps_states_in_host = false;
+  // True where the devices have a memory of their own beside the host's, and the GPU's backend computes (JobOnCluster).
+  bool own_memory = false;
 
   bool evaluates() const { return !evaluation.data.paths.empty(); }
 

@@ -5,6 +5,7 @@
 #include <iterator>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/gpu_workspace.h"
 #include "optimizer/model/parameter_buckets.h"
 #include "optimizer/model/transformer.h"
 
@@ -101,9 +102,9 @@ std::vector<KeptTensor> AllBlockActivations(const ModelSpec& model, const Execut
 // Workspace that the stage keeps whatever runs.
 int64_t StandingWorkspaceBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
   const int64_t rope = config.sequence_length * model.head_dim();  // cosines and sines of half the head each
-  // Ids that a TokenSource reads and this end does not need.
+  // Ids that a TokenSource reads and this end does not need. The device never has them.
   const int64_t ends = (range.has_embedding ? 1 : 0) + (range.has_head ? 1 : 0);
-  const int64_t unused = ends > 0 || config.resets_documents ? 2 - ends : 0;
+  const int64_t unused = (ends > 0 || config.resets_documents) && !config.own_memory ? 2 - ends : 0;
   return kFp32Bytes * rope + unused * kTokenIdBytes * config.tokens();
 }
 
@@ -223,7 +224,7 @@ StageMemory BucketStates(BucketKind kind, int64_t elements, const ExecutionConfi
   memory.gradient_bytes = accumulators * kGradientBytes * share.gradients;
   (config.offloads_optimizer && CanBeOffloaded(kind) ? memory.host_bytes : memory.optimizer_bytes) =
       StateVectors(kind, config.precision) * kFp32Bytes * share.states;
-  (config.keeps_in_host ? memory.host_bytes : memory.recovery_bytes) +=
+  (config.own_memory ? memory.host_bytes : memory.recovery_bytes) +=
       config.keeps_states ? kKeptStates * kStateBytes * share.states : 0;
   return memory;
 }
@@ -259,9 +260,17 @@ int64_t OffloadedRunBytes(const ModelSpec& model, const LayerRange& range, const
   return StateVectors(BucketKind::kLayer, config.precision) * kFp32Bytes * std::min(states, kOffloadedRunElements);
 }
 
+// The backend's own workspace. Dense attention is no backend's.
+int64_t BackendBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
+  if (config.own_memory && config.attention == Attention::kBlocked) {
+    return GpuWorkspaceBytes(model, range, config);
+  }
+  return range.count() > 0 ? AttentionSumBytes(model, config) : 0;
+}
+
 // Workspace that stages take turns in besides that of their passes.
 int64_t OtherSharedBytes(const ModelSpec& model, const LayerRange& range, const ExecutionConfig& config) {
-  return (range.count() > 0 ? AttentionSumBytes(model, config) : 0) + WholeBucketBytes(model, range, config) +
+  return BackendBytes(model, range, config) + WholeBucketBytes(model, range, config) +
          OffloadedRunBytes(model, range, config);
 }
 

@@ -73,21 +73,23 @@ struct StageMemory {
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
   // Bytes in the host's memory, and not in static_bytes: optimizer states that are offloaded, all but those of norms,
-  // and states that are kept for recovery where keeps_in_host.
+  // and states that are kept for recovery where devices have memory of their own.
   int64_t host_bytes = 0;
   // Two copies of fp32 weights and moments, 24 bytes per parameter whose states the rank has: with keeps_states, where
   // they take the device's memory.
   int64_t recovery_bytes = 0;
-  // Workspace held all the time: RoPE's tables s*d (d: head size), sums of attention's backward, blocked max(n*q/t,
-  // 2*s*d) + n*a/t, dense 2*s*d + min(64, s)*s (all fp32), token ids n of 4 bytes on a stage with one end of the model,
-  // and twice as many on one with none whose attention begins anew after each document. While a pass runs: the target
-  // ids n of 4 bytes until F is over; bf16: fp32 logits of kLossRows rows; the gradient of one product's input, the
-  // largest of n*f/t, n*h and n*q/t; a layer's attention gradients before their operands are freed; with recomputation
-  // also the tensors that it makes again for one layer and those that this layer's W needs; with tensor ranks that have
-  // all rows, those of a message that is cut or gathered, with ranks that share a key-value head its gradients; with
-  // sequence parallelism the gathered gradients of a layer's two sums (n*h each, less the rank's own rows), until W;
-  // with ZeRO 2 two whole buckets of gradients, and with ZeRO 3 three of gradients and gathered weights, each as large
-  // as the largest of gradients; with offloaded states those of the run that is updated (kOffloadedRunElements).
+  // Workspace held all the time: RoPE's tables s*d (d: head size); the backend's, which is the GPU's (gpu_workspace.h)
+  // where devices have memory of their own, or else sums of attention's backward, blocked max(n*q/t, 2*s*d) + n*a/t,
+  // dense 2*s*d + min(64, s)*s (all fp32); and where the memory is the host's, token ids n of 4 bytes on a stage with
+  // one end of the model, and twice as many on one with none whose attention begins anew after each document. While a
+  // pass runs: the target ids n of 4 bytes until F is over; bf16: fp32 logits of kLossRows rows; the gradient of one
+  // product's input, the largest of n*f/t, n*h and n*q/t; a layer's attention gradients before their operands are
+  // freed; with recomputation also the tensors that it makes again for one layer and those that this layer's W needs;
+  // with tensor ranks that have all rows, those of a message that is cut or gathered, with ranks that share a key-value
+  // head its gradients; with sequence parallelism the gathered gradients of a layer's two sums (n*h each, less the
+  // rank's own rows), until W; with ZeRO 2 two whole buckets of gradients, and with ZeRO 3 three of gradients and
+  // gathered weights, each as large as the largest of gradients; with offloaded states those of the run that is updated
+  // (kOffloadedRunElements).
   int64_t workspace_bytes = 0;
   // The part of it that the stages of a device take turns in: all but RoPE's tables and token ids.
   int64_t shared_workspace_bytes = 0;

@@ -9,10 +9,6 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kRowAlignment = 8;  // elements: rows of scores begin at multiples of 16 bytes
-
-int64_t RoundUp(int64_t value, int64_t to) { return (value + to - 1) / to * to; }
-
 // A matrix of each of some heads, `apart` elements from one to the next.
 template <class View>
 struct Heads {
@@ -32,7 +28,7 @@ struct Turn {
 
 // Calls `work` for every turn, and `end` behind the last member of heads of keys and values.
 template <class Work, class End>
-absl::Status ForTurns(const AttentionShape& shape, const AttentionSteps& steps, const Work& work, const End& end) {
+absl::Status ForTurns(const AttentionShape& shape, const GpuAttentionSteps& steps, const Work& work, const End& end) {
   const int64_t group = shape.heads / shape.kv_heads;
   for (int64_t sample = 0; sample < shape.batch; ++sample) {
     for (int64_t first = 0; first < shape.kv_heads; first += steps.heads) {
@@ -65,7 +61,7 @@ Heads<View> SideBySide(const AttentionShape& shape, const View& columns) {
   return {ColumnsOf(columns, 0, shape.head_dim), shape.head_dim};
 }
 
-Heads<MatrixView> Scores(const AttentionShape& shape, const AttentionSteps& steps, std::byte* memory, DType dtype) {
+Heads<MatrixView> Scores(const AttentionShape& shape, const GpuAttentionSteps& steps, std::byte* memory, DType dtype) {
   return {
       {.data = memory, .rows = shape.sequence, .columns = shape.sequence, .stride = steps.score_stride, .dtype = dtype},
       shape.sequence * steps.score_stride};
@@ -111,7 +107,7 @@ struct BackwardRooms {
   std::byte* value_sums = nullptr;
 };
 
-BackwardRooms RoomsOf(const AttentionShape& shape, const AttentionSteps& steps, DType dtype, std::byte* memory) {
+BackwardRooms RoomsOf(const AttentionShape& shape, const GpuAttentionSteps& steps, DType dtype, std::byte* memory) {
   const auto take = [&](int64_t bytes) { return std::exchange(memory, memory + bytes); };
   BackwardRooms rooms;
   rooms.scores = Scores(shape, steps, take(steps.heads * steps.score_bytes), DType::kFp32);
@@ -126,7 +122,7 @@ BackwardRooms RoomsOf(const AttentionShape& shape, const AttentionSteps& steps, 
 }
 
 // The place where a turn's gradients of keys, or of values, are added up: `room`, or the gradient itself.
-MatrixView SumsOf(const AttentionShape& shape, const AttentionSteps& steps, const Turn& turn, std::byte* room,
+MatrixView SumsOf(const AttentionShape& shape, const GpuAttentionSteps& steps, const Turn& turn, std::byte* room,
                   const MatrixView& gradient) {
   const int64_t columns = turn.count * shape.head_dim;
   return steps.sums_bytes == 0
@@ -136,26 +132,14 @@ MatrixView SumsOf(const AttentionShape& shape, const AttentionSteps& steps, cons
 
 }  // namespace
 
-AttentionSteps StepsOf(const AttentionShape& shape, DType dtype) {
-  AttentionSteps steps;
-  const int64_t s = shape.sequence;
-  steps.score_stride = RoundUp(s, kRowAlignment);
-  steps.score_bytes = s * steps.score_stride * ByteSize(DType::kFp32);
-  const bool rounds = dtype != DType::kFp32;
-  steps.rounded_bytes = rounds ? s * steps.score_stride * ByteSize(dtype) : 0;
-  // A gradient that several query heads add to is rounded once, behind the last of them.
-  const int64_t sums = rounds && shape.heads > shape.kv_heads ? s * shape.head_dim * ByteSize(DType::kFp32) : 0;
-  const int64_t of_head = 2 * (steps.score_bytes + steps.rounded_bytes + sums);
-  steps.heads = std::clamp(kMaxAttentionWorkspaceBytes / std::max<int64_t>(of_head, 1), int64_t{1},
-                           std::max<int64_t>(shape.kv_heads, 1));
-  steps.sums_bytes = RoundUp(steps.heads * sums, kRowAlignment * ByteSize(DType::kFp32));
-  return steps;
+GpuAttentionSteps StepsOf(const AttentionShape& shape, DType dtype) {
+  return GpuAttentionStepsOf(shape.sequence, shape.heads, shape.kv_heads, shape.head_dim, ByteSize(dtype));
 }
 
 absl::Status GpuAttention::Forward(const AttentionShape& shape, const ConstMatrixView& query,
                                    const ConstMatrixView& key, const ConstMatrixView& value, const MatrixView& out,
                                    VectorView<float> statistics) {
-  const AttentionSteps steps = StepsOf(shape, query.dtype);
+  const GpuAttentionSteps steps = StepsOf(shape, query.dtype);
   GP_ASSIGN_OR_RETURN(std::byte * memory, workspace_.Take(steps.forward_bytes()));
   const Heads<MatrixView> scores = Scores(shape, steps, memory, DType::kFp32);
   std::byte* rounded = steps.rounded_bytes == 0 ? memory : memory + steps.heads * steps.score_bytes;
@@ -189,7 +173,7 @@ absl::Status GpuAttention::Backward(const AttentionShape& shape, const ConstMatr
                                     const MatrixView& grad_query, const MatrixView& grad_key,
                                     const MatrixView& grad_value) {
   const DType dtype = query.dtype;
-  const AttentionSteps steps = StepsOf(shape, dtype);
+  const GpuAttentionSteps steps = StepsOf(shape, dtype);
   GP_ASSIGN_OR_RETURN(std::byte * memory, workspace_.Take(steps.backward_bytes()));
   const BackwardRooms rooms = RoomsOf(shape, steps, dtype, memory);
   const auto work = [&](const Turn& turn) -> absl::Status {

@@ -6,28 +6,15 @@
 
 #include <cstdint>
 
+#include "optimizer/model/gpu_workspace.h"
 #include "runtime/backend/backend.h"
 #include "runtime/gpu/gpu_device.h"
 #include "runtime/gpu/gpu_products.h"
 
 namespace geopipe {
 
-// Heads that are worked on together take at most so much workspace, unless one takes more.
-inline constexpr int64_t kMaxAttentionWorkspaceBytes = int64_t{256} << 20;
-
-// The steps in which attention of a shape is computed: a function of the shape and the type alone.
-struct AttentionSteps {
-  int64_t heads = 0;          // at once, each of other keys and values
-  int64_t score_stride = 0;   // between the rows of a matrix of scores, in elements
-  int64_t score_bytes = 0;    // of a head's matrix of fp32 scores
-  int64_t rounded_bytes = 0;  // of a head's matrix of rounded probabilities; 0: they take the scores' place
-  int64_t sums_bytes = 0;     // of fp32 sums of the heads' gradients of keys, likewise of values; 0: none are needed
-
-  // Workspace of a call of Attention, and of AttentionGrad.
-  int64_t forward_bytes() const { return heads * (score_bytes + rounded_bytes); }
-  int64_t backward_bytes() const { return 2 * (forward_bytes() + sums_bytes); }
-};
-AttentionSteps StepsOf(const AttentionShape& shape, DType dtype);
+// The steps in which attention of a shape is computed.
+GpuAttentionSteps StepsOf(const AttentionShape& shape, DType dtype);
 
 // Enqueues them on the compute queue. One thread.
 class GpuAttention {

@@ -4,13 +4,14 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/gpu_workspace.h"
 #include "runtime/backend/adamw_constants.h"
 
 namespace geopipe {
 namespace {
 
-// fp32 results that wait to be rounded take at most so much workspace, or one row.
-constexpr int64_t kMaxFp32ResultBytes = int64_t{64} << 20;
+// The planner's count of kernels' partial sums is the port's.
+static_assert(kGpuNormGradParts == kGpRmsNormGradParts && kGpuSquaresChunk == kGpSquaresChunk);
 
 void CheckType(const ConstMatrixView& view, DType dtype) {
   GP_CHECK(view.dtype == dtype, "a matrix of {} where {} is needed", DTypeName(view.dtype), DTypeName(dtype));
@@ -73,7 +74,7 @@ absl::Status GpuBackend::MatMul(Product product, const ConstMatrixView& a, const
 absl::Status GpuBackend::MatMulThroughFp32(Product product, const ConstMatrixView& a, const ConstMatrixView& b,
                                            const Addend& addend, const MatrixView& c) {
   const int64_t row_bytes = c.columns * ByteSize(DType::kFp32);
-  const int64_t rows = std::clamp(kMaxFp32ResultBytes / row_bytes, int64_t{1}, c.rows);
+  const int64_t rows = GpuFp32ResultRows(c.rows, c.columns);
   GP_ASSIGN_OR_RETURN(std::byte * memory, workspace_.Take(rows * row_bytes));
   for (int64_t first = 0; first < c.rows; first += rows) {
     const int64_t count = std::min(rows, c.rows - first);

@@ -6,6 +6,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/model/gpu_workspace.h"
 #include "runtime/gpu/port/product_rules.h"
 
 namespace geopipe {
@@ -90,11 +91,13 @@ absl::Status GpuProducts::Run(GpProductShape shape, const GpProductOperands& ope
   GP_RETURN_IF_ERROR(device_.Enter());
   SetAlignments(operands, shape);
   shape.multiprocessors = 0;
-  shape.workspace_limit_bytes = kMaxProductWorkspaceBytes;
+  shape.workspace_limit_bytes = kGpuProductWorkspaceBytes;
   GP_ASSIGN_OR_RETURN(GpProductPlan * plan, PlanOf(shape));
   const GpProducts& products = device_.port().products;
   const int64_t workspace_bytes = products.workspace_bytes(plan);
-  GP_ASSIGN_OR_RETURN(std::byte * workspace, workspace_.Take(workspace_bytes));
+  GP_CHECK(workspace_bytes <= kGpuProductWorkspaceBytes, "a product with {} bytes of workspace", workspace_bytes);
+  // Whole, as the planner counts it, whatever this product wants of it.
+  GP_ASSIGN_OR_RETURN(std::byte * workspace, workspace_.Take(kGpuProductWorkspaceBytes));
   if (dry_) {
     return absl::OkStatus();
   }

@@ -29,9 +29,6 @@ class GpuWorkspace {
   Buffer buffer_;
 };
 
-// Greatest workspace of a product: what cuBLASLt's kernels that divide long sums want on an H100.
-inline constexpr int64_t kMaxProductWorkspaceBytes = int64_t{32} << 20;
-
 // One thread.
 class GpuProducts {
  public:

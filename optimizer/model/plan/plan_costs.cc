@@ -251,7 +251,7 @@ void AddSharding(const ModelSpec& model, const ExecutionConfig& config, const Re
 JobSpec JobOnCluster(JobSpec job, const ClusterSpec& cluster) {
   const auto in_host = [](const SiteSpec& site) { return site.device.is_in_host_memory(); };
   const auto is_dense = [](const SiteSpec& site) { return site.device.attention == Attention::kDense; };
-  job.keeps_states_in_host = std::ranges::none_of(cluster.sites, in_host);
+  job.own_memory = std::ranges::none_of(cluster.sites, in_host);
   if (std::ranges::any_of(cluster.sites, is_dense)) {
     job.attention = Attention::kDense;
   }

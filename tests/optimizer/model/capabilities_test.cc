@@ -18,8 +18,8 @@ TEST_CASE("the table has one row per backend, in the order of the kinds") {
 }
 
 TEST_CASE("ranks keep their states in the host's memory where the backend's devices have their own") {
-  CHECK_FALSE(JobOnBackend({}, BackendKind::kCpu).keeps_states_in_host);
-  CHECK(JobOnBackend({}, BackendKind::kCuda).keeps_states_in_host);
+  CHECK_FALSE(JobOnBackend({}, BackendKind::kCpu).own_memory);
+  CHECK(JobOnBackend({}, BackendKind::kCuda).own_memory);
 }
 
 TEST_CASE("a worker's answer names the backends of its host, and why it has not the others") {

@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "optimizer/model/gpu_workspace.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -192,22 +193,42 @@ TEST_CASE("two states that are kept for recovery take 24 bytes per parameter, wh
     CHECK(with.recovery_bytes == 24 * ParameterCountPerRank(Llama13b(), kStage, config.tensor));
     CHECK(with.static_bytes() == without.static_bytes() + with.recovery_bytes);
 
-    config.keeps_in_host = true;
+    config.own_memory = true;
     const StageMemory beside = MemoryOfStage(Llama13b(), kStage, config);
+    config.keeps_states = false;
     CHECK(beside.recovery_bytes == 0);
     CHECK(beside.host_bytes == without.host_bytes + with.recovery_bytes);
-    CHECK(beside.static_bytes() == without.static_bytes());
+    CHECK(beside.static_bytes() == MemoryOfStage(Llama13b(), kStage, config).static_bytes());
   }
 }
 
 TEST_CASE("kept states lie beside offloaded ones in the host's memory") {
   ExecutionConfig config = Base();
-  config.offloads_optimizer = true;
+  config.offloads_optimizer = config.own_memory = true;
   const StageMemory offloaded = MemoryOfStage(Llama13b(), kStage, config);
-  config.keeps_states = config.keeps_in_host = true;
+  config.keeps_states = true;
   const StageMemory both = MemoryOfStage(Llama13b(), kStage, config);
   CHECK(both.host_bytes == offloaded.host_bytes + 24 * ParameterCountPerRank(Llama13b(), kStage, config.tensor));
   CHECK(both.static_bytes() == offloaded.static_bytes());
+}
+
+TEST_CASE("a device with a memory of its own has the GPU's workspace, and no ids that only the host reads") {
+  for (const bool dense : {false, true}) {
+    ExecutionConfig config = Base();
+    config.attention = dense ? Attention::kDense : Attention::kBlocked;
+    const StageMemory processor = MemoryOfStage(Llama13b(), kStage, config);
+    config.own_memory = true;
+    const StageMemory gpu = MemoryOfStage(Llama13b(), kStage, config);
+    const int64_t ids = 4 * config.tokens();
+    // fp32: sums of queries' gradients, and a number of each row and head.
+    const int64_t of_processor = 4 * config.tokens() * (Llama13b().hidden_size + Llama13b().num_attention_heads) / 4;
+    const int64_t of_gpu = GpuWorkspaceBytes(Llama13b(), kStage, config);
+    CHECK(processor.workspace_bytes - gpu.workspace_bytes == ids + (dense ? 0 : of_processor - of_gpu));
+    StageMemory expected = processor;
+    expected.workspace_bytes = gpu.workspace_bytes;
+    expected.shared_workspace_bytes = gpu.shared_workspace_bytes;
+    CHECK(gpu == expected);
+  }
 }
 
 TEST_CASE("tied embeddings on one stage keep a second gradient accumulator") {

@@ -300,10 +300,10 @@ TEST_CASE("attention and its gradients, of grouped heads, with and without start
 
 TEST_CASE("attention works on as many heads at once as the shape alone says, and takes 256 MiB at most, or one head") {
   AttentionShape shape = {.batch = 3, .sequence = 2048, .heads = 32, .kv_heads = 32, .head_dim = 128};
-  const AttentionSteps fp32 = StepsOf(shape, DType::kFp32);
+  const GpuAttentionSteps fp32 = StepsOf(shape, DType::kFp32);
   CHECK(fp32.heads == 8);
   CHECK(fp32.backward_bytes() == int64_t{256} << 20);
-  const AttentionSteps bf16 = StepsOf(shape, DType::kBf16);
+  const GpuAttentionSteps bf16 = StepsOf(shape, DType::kBf16);
   CHECK(bf16.heads == 5);
   CHECK(bf16.backward_bytes() == int64_t{5} * 2048 * 2048 * 12);
   CHECK(bf16.sums_bytes == 0);
@@ -313,10 +313,10 @@ TEST_CASE("attention works on as many heads at once as the shape alone says, and
   for (const int64_t sequence : {1, 13, 100, 5000, 8192, 40000}) {
     shape.sequence = sequence;
     for (const DType dtype : {DType::kFp32, DType::kBf16}) {
-      const AttentionSteps steps = StepsOf(shape, dtype);
+      const GpuAttentionSteps steps = StepsOf(shape, dtype);
       INFO(sequence << ": " << steps.heads);
       CHECK(steps.score_stride % 8 == 0);
-      CHECK((steps.heads == 1 || steps.backward_bytes() <= kMaxAttentionWorkspaceBytes));
+      CHECK((steps.heads == 1 || steps.backward_bytes() <= kMaxGpuAttentionBytes));
       CHECK((steps.heads >= 1 && steps.heads <= shape.kv_heads));
     }
   }
