@@ -1,5 +1,6 @@
 // Memory that a rank of a group holds for the group's collective operations (runtime/collective), in bytes, category
-// transport. It does not depend on the operations' sizes: they go through slots piece by piece.
+// transport; of the host, where its device has memory of its own. It does not depend on the operations' sizes: they go
+// through slots piece by piece.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +42,23 @@ inline constexpr int64_t MessageCollectiveBytes(int32_t ranks) {
   const int64_t others = ranks - 1;
   return (others * (2 * kCollectiveMessageSlots + 1) + 1) * kCollectiveMessageBytes + kCollectiveMessageBytes / 2 +
          2 * others * kAbortMessageBytes;
+}
+
+// Messages of a channel that a transport keeps memory for, by its slots, at either end, where that memory is not the
+// device's: at the receiver slots, and as many messages that the device still copies; at the sender those that the
+// slots hold, and as many that await acknowledgement.
+inline constexpr int64_t kReadyPerSlot = 2;
+
+// MessageCollectiveBytes of a rank whose device has memory of its own. Pieces that are shorter than a slot have memory
+// of their own.
+inline constexpr int64_t ReadyMessageCollectiveBytes(int32_t ranks) {
+  if (ranks < 2) {
+    return 0;
+  }
+  const int64_t others = ranks - 1;
+  const int64_t shorter = kCollectiveMessageSlots + 1;
+  return others * (2 * kReadyPerSlot * kCollectiveMessageSlots + shorter) * kCollectiveMessageBytes +
+         kCollectiveMessageBytes / 2 + others * 2 * kReadyPerSlot * kAbortMessageBytes;
 }
 
 }  // namespace geopipe

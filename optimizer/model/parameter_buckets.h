@@ -72,6 +72,9 @@ constexpr int64_t WholeBucketsAtOnce(int32_t zero_stage) { return zero_stage >= 
 // Most elements of the runs in which an update takes an offloaded bucket: their master weights and moments take 48 MiB
 // of the device.
 inline constexpr int64_t kOffloadedRunElements = int64_t{1} << 22;
+// Parameters pass between a device with memory of its own and the host through two pieces of the host's memory, of this
+// size at most.
+inline constexpr int64_t kParameterPieceBytes = int64_t{16} << 20;
 // True when the host may keep a bucket's optimizer states: those of vectors are small and stay on the device.
 constexpr bool CanBeOffloaded(BucketKind kind) { return kind != BucketKind::kVectors; }
 // Number of fp32 vectors in a bucket's states: AdamW's moments, and master weights where bf16 computes.

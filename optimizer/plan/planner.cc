@@ -502,9 +502,9 @@ absl::StatusOr<PlanResult> MakePlan(const PlanRequest& asked) {
   request.progress = Steady(asked.progress);
   absl::StatusOr<PlanResult> result = request.costs.has_value() ? PlanWithGivenCosts(request) : PlanWithModel(request);
   if (result.ok() && !request.costs.has_value()) {
-    // The search does not weigh it: of its choices, degrees and ZeRO stage alone change what a plan takes of hosts.
+    // The search does not weigh it: of its choices, degrees and ZeRO stage alone change the states that hosts have.
     const JobSpec job = JobOnCluster(JobOfPlan(request.job, *result), request.cluster);
-    GP_RETURN_IF_ERROR(CheckHostMemory(job, request.cluster, result->plan));
+    GP_RETURN_IF_ERROR(CheckHostMemory(job, request.cluster, result->plan, InFlightOfSchedule(result->schedule)));
   }
   TellProgress(request, result);
   return result;

@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <string>
 #include <tuple>
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/model/collective_memory.h"
 #include "optimizer/model/execution_config.h"
 #include "optimizer/model/parameter_buckets.h"
 #include "optimizer/model/transformer.h"
@@ -14,6 +16,8 @@
 
 namespace geopipe {
 namespace {
+
+static_assert(kUnacknowledgedPerSlot == kReadyPerSlot);  // which planners count
 
 // Iterations to follow. A rank leaves an iteration only when the others have done their part of it, so messages of more
 // than two iterations never wait together.
@@ -138,10 +142,15 @@ ChannelMessages MessagesOfPlan(const Plan& plan, const JobSpec& job, bool norms)
                              cuts ? PayloadLayout::Of(dtype, {tokens * model.hidden_size / tensor})
                                   : PayloadLayout::Of(dtype, {tokens / tensor, model.hidden_size}));
   if (norms) {
+    const std::string embedding = ParameterTensors(model, {.has_embedding = true}).front().name;
     std::vector<std::vector<NormTerm>> terms(plan.grid.pipeline);
     for (const StagePlan& stage : plan.stages) {
+      // The first stage accounts for a tied embedding.
+      const bool is_copy = model.tie_word_embeddings && !stage.layers.has_embedding;
       for (const ParameterTensor& tensor : ParameterTensors(model, stage.layers)) {
-        terms[stage.pipeline_rank].push_back({tensor.name, 0});
+        if (!is_copy || tensor.name != embedding) {
+          terms[stage.pipeline_rank].push_back({tensor.name, 0});
+        }
       }
     }
     std::ranges::transform(terms, std::back_inserter(messages.norm_bytes), NormMessageBytes);

@@ -14,6 +14,8 @@
 namespace geopipe {
 namespace {
 
+static_assert(kRunBytes == kParameterPieceBytes);  // which planners count
+
 Tensor FirstOf(const Tensor& tensor, int64_t elements) { return tensor.Part(0, {elements}); }
 
 }  // namespace

@@ -162,6 +162,7 @@ RankJob::~RankJob() {
 
 RankMemory RankJob::memory_peaks() const {
   const auto peak = [&](MemoryCategory category) { return allocator_.usage(category).peak_bytes; };
+  const bool own_memory = allocator_.space() == MemorySpace::kDevice;
   return {.weights = peak(MemoryCategory::kWeights),
           .gradients = peak(MemoryCategory::kGradients),
           .optimizer = peak(MemoryCategory::kOptimizer),
@@ -170,7 +171,7 @@ RankMemory RankJob::memory_peaks() const {
           .transport = peak(MemoryCategory::kTransport),
           .recovery = peak(MemoryCategory::kRecovery),
           .peak = allocator_.total().peak_bytes,
-          .host = allocator_.host().total().peak_bytes};
+          .host = allocator_.host().total().peak_bytes + (own_memory ? allocator_.staging().held().peak_bytes : 0)};
 }
 
 absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,

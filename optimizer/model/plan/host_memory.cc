@@ -29,11 +29,12 @@ std::string Remedies(const JobSpec& job) {
 
 }  // namespace
 
-absl::Status CheckHostMemory(const JobSpec& job, const ClusterSpec& cluster, const Plan& plan) {
+absl::Status CheckHostMemory(const JobSpec& job, const ClusterSpec& cluster, const Plan& plan,
+                             const std::vector<int64_t>& in_flight) {
   std::vector<int64_t> of_rank(static_cast<size_t>(plan.grid.pipeline), 0);  // each of its devices
-  const std::vector<StageNeeds> needs = NeedsOfPlan(job, plan);
-  for (size_t stage = 0; stage < needs.size(); ++stage) {
-    of_rank[plan.stages[stage].pipeline_rank] += needs[stage].alone.host_bytes;
+  const std::vector<StageMemory> memory = MemoryOfStages(NeedsOfPlan(job, plan), in_flight, plan.comm);
+  for (size_t stage = 0; stage < memory.size(); ++stage) {
+    of_rank[plan.stages[stage].pipeline_rank] += memory[stage].host_bytes;
   }
   std::map<std::pair<std::string_view, int32_t>, int64_t> of_node;
   for (int32_t rank = 0; rank < plan.grid.size(); ++rank) {
@@ -47,7 +48,8 @@ absl::Status CheckHostMemory(const JobSpec& job, const ClusterSpec& cluster, con
     }
     return absl::FailedPreconditionError(
         fmt::format("the job does not fit: its devices on node {} of site \"{}\" need {} of their host's memory, which "
-                    "has {}, for offloaded states and those kept for recovery; {}",
+                    "has {}, for messages, and for states that are offloaded, kept for recovery or copied for "
+                    "checkpoints; {}",
                     place.second, place.first, HumanBytes(bytes), HumanBytes(site->host_memory_bytes), Remedies(job)));
   }
   return absl::OkStatus();

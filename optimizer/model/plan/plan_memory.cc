@@ -15,6 +15,11 @@ namespace {
 // Slots per channel for messages that are sent once an iteration (ChannelsOf in runtime/executor/channels.cc).
 constexpr int64_t kSlotsPerIteration = 2;
 constexpr int64_t kNormHeaderBytes = 4;
+constexpr int64_t kTokenIdBytes = 4;
+constexpr int64_t kSnapshotBytes = 12;  // of a parameter: weight and both moments
+
+// Messages of a channel that is used once an iteration, at either end.
+constexpr int64_t kReadyPerIteration = kReadyPerSlot * kSlotsPerIteration;
 
 int64_t SliceOf(int64_t bytes, int64_t ranks) { return (bytes + ranks - 1) / ranks; }
 
@@ -44,18 +49,19 @@ std::vector<Recompute> RecomputeOfRanks(const Plan& plan) {
 
 namespace {
 
-int64_t TensorCollectiveBytes(const ModelSpec& model, const ExecutionConfig& config) {
-  const int64_t sharers = std::max<int64_t>(1, config.tensor / model.num_key_value_heads);
-  return SharedCollectiveBytes(static_cast<int32_t>(config.tensor)) +
-         SharedCollectiveBytes(static_cast<int32_t>(sharers));
+int64_t GroupBytes(int64_t ranks, const ExecutionConfig& config, bool on_one_node) {
+  const auto count = static_cast<int32_t>(ranks);
+  const int64_t of_messages = config.own_memory ? ReadyMessageCollectiveBytes(count) : MessageCollectiveBytes(count);
+  return (on_one_node ? SharedCollectiveBytes(count) : of_messages) +
+         (config.own_memory && count > 1 ? 2 * kStagedPieceBytes : 0);
 }
 
 }  // namespace
 
 int64_t CollectiveBytes(const ModelSpec& model, const ExecutionConfig& config, bool replicas_on_one_node) {
-  const auto replicas = static_cast<int32_t>(config.data);
-  return TensorCollectiveBytes(model, config) +
-         (replicas_on_one_node ? SharedCollectiveBytes(replicas) : MessageCollectiveBytes(replicas));
+  const int64_t sharers = std::max<int64_t>(1, config.tensor / model.num_key_value_heads);
+  return GroupBytes(config.tensor, config, true) + GroupBytes(sharers, config, true) +
+         GroupBytes(config.data, config, replicas_on_one_node);
 }
 
 int64_t MinCollectiveBytes(const ModelSpec& model, const ExecutionConfig& config) {
@@ -89,6 +95,9 @@ std::vector<StageFlow> FlowsOf(const std::vector<int64_t>& in_flight, CommMode c
 }
 
 int64_t StageNeeds::BoundaryMessages(const StageFlow& flow) const {
+  if (own_memory) {
+    return above ? 1 : 0;
+  }
   const int64_t slots = (below ? flow.before : 0) + (above ? flow.here : 0);
   if (flow.comm == CommMode::kBlocking) {
     return slots + (above ? 1 : 0);
@@ -99,11 +108,19 @@ int64_t StageNeeds::BoundaryMessages(const StageFlow& flow) const {
 }
 
 int64_t StageNeeds::MostBoundaryMessages(const StageFlow& flow) const {
+  if (own_memory) {
+    return (below ? 1 : 0) + (above ? 1 : 0);
+  }
   const int64_t slots = (below ? flow.before : 0) + (above ? flow.here : 0);
   if (flow.comm == CommMode::kBlocking) {
     return slots + (below || above ? 1 : 0);
   }
   return slots + std::max(below ? flow.before : 0, above ? flow.here : 0) + (below && above ? 1 : 0);
+}
+
+int64_t StageNeeds::HostMessages(const StageFlow& flow) const {
+  // Both ways, each at one end.
+  return own_memory ? 2 * kReadyPerSlot * ((below ? flow.before : 0) + (above ? flow.here : 0)) : 0;
 }
 
 int64_t StageNeeds::MoreMessageBytes(const StageFlow& flow) const {
@@ -115,8 +132,12 @@ int64_t StageNeeds::MoreMessageBytes(const StageFlow& flow) const {
 
 StageMemory StageNeeds::At(const StageFlow& flow) const {
   StageMemory memory = alone;
-  memory.transport_bytes =
-      TransportBytes(flow) + std::max<int64_t>(0, tied_bytes - flow.here * memory.activation_bytes);
+  memory.host_bytes += host_bytes + HostMessages(flow) * message_bytes;
+  memory.transport_bytes = TransportBytes(flow);
+  if (own_memory) {
+    return memory;
+  }
+  memory.transport_bytes += std::max<int64_t>(0, tied_bytes - flow.here * memory.activation_bytes);
   // A micro-batch whose W is postponed is no longer in flight, but its gradient may still be on its way.
   memory.weight_grad_bytes += below && !above && flow.comm != CommMode::kBlocking ? message_bytes : 0;
   return memory;
@@ -160,6 +181,26 @@ int64_t NormTermSizes::OfAll(int32_t stages) const {
   return bytes;
 }
 
+SnapshotSizes::SnapshotSizes(const ModelSpec& model, const ExecutionConfig& config) : replicas_(config.data) {
+  const auto elements = [&](const LayerRange& range) { return ParameterCountPerRank(model, range, config.tensor); };
+  const auto states = [&](BucketKind kind, int64_t count) {
+    return kSnapshotBytes * ShareOfBucket(kind, count, config.data, config.zero_stage).states;
+  };
+  const int64_t vectors = LayerVectorElements(model, config.tensor);
+  const int64_t layer = elements({.first = 0, .last = 0}) - vectors;
+  const bool divides = config.data > 1 && config.zero_stage >= 1;
+  layer_bytes_ = divides ? states(BucketKind::kLayer, layer) : 0;
+  layer_turn_bytes_ = kSnapshotBytes * (vectors + (divides ? 0 : layer));
+  embedding_bytes_ = states(BucketKind::kEmbedding, elements({.has_embedding = true}));
+  head_bytes_ =
+      states(BucketKind::kHead, elements({.has_head = true}) - model.hidden_size) + kSnapshotBytes * model.hidden_size;
+}
+
+int64_t SnapshotSizes::Of(const LayerRange& range) const {
+  return range.count() * layer_bytes_ + SliceOf(range.count(), replicas_) * layer_turn_bytes_ +
+         (range.has_embedding ? embedding_bytes_ : 0) + (range.has_head ? head_bytes_ : 0);
+}
+
 PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config,
                                  const std::vector<int32_t>& placement)
     : PlanMemoryModel(job, config, placement, std::vector<Recompute>(placement.size(), config.recompute)) {}
@@ -167,7 +208,13 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
 PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& config,
                                  const std::vector<int32_t>& placement, std::span<const Recompute> recompute,
                                  std::span<const int64_t> collective_bytes)
-    : norm_terms_(job.model), model_layers_(job.model.num_hidden_layers), clips_(job.training.grad_clip.has_value()) {
+    : norm_terms_(job.model),
+      model_layers_(job.model.num_hidden_layers),
+      clips_(job.training.grad_clip.has_value()),
+      own_memory_(config.own_memory) {
+  if (own_memory_ && !job.checkpoint.path.empty()) {
+    snapshots_.emplace(job.model, config);
+  }
   const int64_t message_bytes = SliceOf(BoundaryMessageBytes(job.model, config), config.tensor);
   const auto stages = static_cast<int32_t>(placement.size());
   std::set<int32_t> seen;
@@ -184,9 +231,19 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
     need.below = stage > 0 && placement[stage - 1] != device;
     need.above = stage + 1 < stages && placement[stage + 1] != device;
     need.message_bytes = message_bytes;
+    need.own_memory = own_memory_;
+    int64_t& exchange_bytes = own_memory_ ? need.host_bytes : need.exchange_bytes;
     if (seen.insert(device).second) {
-      need.exchange_bytes = collective_bytes.empty() ? MinCollectiveBytes(job.model, config) : collective_bytes[device];
-      need.exchange_bytes += clips_ ? kSlotsPerIteration * norm_terms_.OfAll(stages) : 0;
+      exchange_bytes = collective_bytes.empty() ? MinCollectiveBytes(job.model, config) : collective_bytes[device];
+      exchange_bytes +=
+          clips_ ? (own_memory_ ? kReadyPerIteration : kSlotsPerIteration) * norm_terms_.OfAll(stages) : 0;
+      need.host_bytes += own_memory_ ? 2 * kParameterPieceBytes : 0;
+    }
+    if (own_memory_) {
+      const int64_t ends = (stage == 0 ? 1 : 0) + (stage + 1 == stages ? 1 : 0);
+      const int64_t kinds = ends + (config.resets_documents ? 1 : 0);
+      need.host_bytes += kTokenIdBytes * (kinds * (job.training.tokens_per_iteration / config.data) +
+                                          (kinds > 0 ? 2 - ends : 0) * config.tokens());
     }
   }
   devices_ = std::ssize(seen);
@@ -200,7 +257,8 @@ PlanMemoryModel::PlanMemoryModel(const JobSpec& job, const ExecutionConfig& conf
       // Bytes of the slots and of the message to send. Without clipping the first stage begins its next iteration as
       // soon as the other's gradient is there, while its own may still be on its way.
       const int64_t messages = need == &places_.front() && !clips_ ? 2 : 1;
-      need->exchange_bytes += (kSlotsPerIteration + messages) * need->tied_bytes;
+      need->exchange_bytes += (own_memory_ ? 1 : kSlotsPerIteration + messages) * need->tied_bytes;
+      need->host_bytes += own_memory_ ? 2 * kReadyPerIteration * need->tied_bytes : 0;
     }
   }
 }
@@ -210,7 +268,12 @@ StageNeeds PlanMemoryModel::Needs(int32_t stage, const LayerRange& range) const 
   need.alone = LayersOf(stage).Of(range);
   // The device's own terms have no slot here, but a message to each other device, which may be on its way when the next
   // iteration has all its micro-batches in flight.
-  need.exchange_bytes += clips_ ? (devices_ - 1 - kSlotsPerIteration) * norm_terms_.Of(range) : 0;
+  if (own_memory_) {
+    need.host_bytes += clips_ ? (devices_ - 2) * kReadyPerIteration * norm_terms_.Of(range) : 0;
+    need.host_bytes += snapshots_.has_value() ? snapshots_->Of(range) : 0;
+  } else {
+    need.exchange_bytes += clips_ ? (devices_ - 1 - kSlotsPerIteration) * norm_terms_.Of(range) : 0;
+  }
   return need;
 }
 

@@ -1,6 +1,6 @@
-// Device memory of a plan's stages: that of memory_model.h for a stage by itself, and that of its messages, which
-// depends on the micro-batches in flight on it and on the stage before it. A device that runs several stages needs the
-// sum.
+// Memory of a plan's stages: that of memory_model.h for a stage by itself, and that of its messages, which depends on
+// the micro-batches in flight on it and on the stage before it. A device that runs several stages needs the sum. Where
+// devices have memory of their own, messages lie in the host's, and pass through the device's one at a time.
 #pragma once
 
 #include <array>
@@ -26,7 +26,8 @@ ExecutionConfig ConfigOfPlan(const JobSpec& job, const Plan& plan, int32_t pipel
 // The mode of each pipeline rank.
 std::vector<Recompute> RecomputeOfRanks(const Plan& plan);
 
-// Bytes that a rank holds for the collective operations of its groups (optimizer/model/collective_memory.h).
+// Bytes that a rank holds for the collective operations of its groups (optimizer/model/collective_memory.h), of the
+// device, or of the host where the device has memory of its own.
 int64_t CollectiveBytes(const ModelSpec& model, const ExecutionConfig& config, bool replicas_on_one_node);
 // The least of them, wherever the replicas are.
 int64_t MinCollectiveBytes(const ModelSpec& model, const ExecutionConfig& config);
@@ -59,6 +60,12 @@ struct StageNeeds {
   // slots.
   int64_t exchange_bytes = 0;
   int64_t tied_bytes = 0;  // one tied-embedding gradient, where this stage exchanges it; else 0
+  // Devices with memory of their own: exchange_bytes are of the device alone, and these of the host, besides
+  // alone.host_bytes and boundary messages: what such exchanges need of it; ids of all tokens of an iteration, which
+  // the host may have read before the device has taken the first; rooms for parameters on their way; and a copy of the
+  // states that the rank writes to checkpoints.
+  bool own_memory = false;
+  int64_t host_bytes = 0;
 
   // Most boundary messages that the stage holds at once.
   //
@@ -72,12 +79,15 @@ struct StageNeeds {
   // Most messages, whatever the activations meanwhile: gradients of all micro-batches in flight on the stage before may
   // be on their way when none is in flight here. A stage between others makes one while it has another.
   int64_t MostBoundaryMessages(const StageFlow& flow) const;
+  // Boundary messages that the host keeps memory for (kReadyPerSlot); none where the memory is the device's.
+  int64_t HostMessages(const StageFlow& flow) const;
   // Bytes of messages for one more micro-batch in flight here and on the stage before.
   int64_t MoreMessageBytes(const StageFlow& flow) const;
   int64_t TransportBytes(const StageFlow& flow) const {
     return exchange_bytes + BoundaryMessages(flow) * message_bytes;
   }
-  // The stage's memory with transport_bytes filled in, and on the last stage a gradient's message in weight_grad_bytes.
+  // The stage's memory with transport_bytes and all of host_bytes filled in, and on the last stage a gradient's message
+  // in weight_grad_bytes.
   // No micro-batch is in flight when the ends exchange their tied gradients; bytes of the exchange beyond the
   // activations count as transport.
   StageMemory At(const StageFlow& flow) const;
@@ -103,6 +113,23 @@ class NormTermSizes {
   };
   std::vector<Layers> layers_;
   int64_t ends_[2][2] = {};  // [has_embedding][has_head], of no layers
+};
+
+// Bytes of a copy of the states that a rank writes to checkpoints, 12 per parameter (StateSnapshot in
+// runtime/checkpoint/state), at most: where replicas hold the same states, each writes every so many layers. In
+// constant time.
+class SnapshotSizes {
+ public:
+  SnapshotSizes(const ModelSpec& model, const ExecutionConfig& config);
+
+  int64_t Of(const LayerRange& range) const;
+
+ private:
+  int64_t replicas_ = 1;
+  int64_t layer_bytes_ = 0;       // of every layer
+  int64_t layer_turn_bytes_ = 0;  // of those whose turn it is
+  int64_t embedding_bytes_ = 0;
+  int64_t head_bytes_ = 0;
 };
 
 // The memory needs of a plan's stages for one job, b, s, ZeRO stage and the recompute modes of its devices, with any
@@ -132,10 +159,12 @@ class PlanMemoryModel {
   std::array<std::optional<StageMemoryModel>, kRecomputeModes> modes_;  // that some device has
   std::vector<Recompute> recompute_;                                    // by stage
   NormTermSizes norm_terms_;
-  std::vector<StageNeeds> places_;  // needs of a stage by its place, with no layers of its own
+  std::optional<SnapshotSizes> snapshots_;  // where the host has them
+  std::vector<StageNeeds> places_;          // needs of a stage by its place, with no layers of its own
   int64_t model_layers_ = 0;
   int64_t devices_ = 0;
   bool clips_ = false;
+  bool own_memory_ = false;
 };
 
 // One entry per stage. Reads only stages, b, s, recompute modes and ZeRO stage of `plan`.

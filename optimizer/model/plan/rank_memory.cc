@@ -56,8 +56,9 @@ std::vector<int64_t> MostTransport(const JobSpec& job, const Plan& plan, const s
   for (size_t stage = 0; stage < needs.size(); ++stage) {
     const StageNeeds& need = needs[stage];
     const int32_t rank = plan.stages[stage].pipeline_rank;
-    terms[rank] += job.training.grad_clip.has_value() ? sizes.Of(plan.stages[stage].layers) : 0;
-    bytes[rank] += need.exchange_bytes + need.MostBoundaryMessages(flows[stage]) * need.message_bytes + need.tied_bytes;
+    terms[rank] += job.training.grad_clip.has_value() && !need.own_memory ? sizes.Of(plan.stages[stage].layers) : 0;
+    bytes[rank] += need.exchange_bytes + need.MostBoundaryMessages(flows[stage]) * need.message_bytes +
+                   (need.own_memory ? 0 : need.tied_bytes);
   }
   for (size_t rank = 0; rank < terms.size(); ++rank) {
     int64_t of_another = 0;

@@ -22,7 +22,7 @@ struct RankMemory {
   int64_t transport = 0;
   int64_t recovery = 0;
   int64_t peak = 0;  // of all together
-  int64_t host = 0;  // StageMemory::host_bytes, in none of the others
+  int64_t host = 0;  // in none of the others: StageMemory::host_bytes and what StageNeeds adds to it
 
   friend bool operator==(const RankMemory&, const RankMemory&) = default;
 };

@@ -19,7 +19,7 @@ struct MemoryBreakdown {
   int64_t weight_bytes = 0;
   int64_t gradient_bytes = 0;
   int64_t optimizer_bytes = 0;
-  int64_t host_bytes = 0;       // states that the host has for it; not the device's
+  int64_t host_bytes = 0;       // states and messages that the host has for it; not the device's
   int64_t recovery_bytes = 0;   // states kept for recovery (StageMemory)
   int64_t workspace_bytes = 0;  // standing tables, and the workspace of one backward
   int64_t message_bytes = 0;    // slots of posted receives, sends that are not acknowledged

@@ -72,6 +72,10 @@ struct ChannelSpec {
   std::optional<PayloadLayout> layout = std::nullopt;  // of every message, which fills its slot; nullopt: they differ
 };
 
+// Messages of a channel that may be sent and not acknowledged, by its slots: those that the slots hold, and as many
+// again.
+inline constexpr int64_t kUnacknowledgedPerSlot = 2;
+
 // Identifies a message within its channel; the receiver knows which one comes next and checks it.
 struct MessageTag {
   int64_t iteration = 0;

@@ -27,8 +27,7 @@ std::string Describe(const MessageTag& tag) {
   return fmt::format("iteration {}, micro-batch {}", tag.iteration, tag.micro_batch);
 }
 
-// Besides the messages that the plan lets wait at the receiver, as many may await acknowledgement.
-int64_t MaxUnacknowledged(const ChannelSpec& spec) { return 2 * int64_t{spec.slots}; }
+int64_t MaxUnacknowledged(const ChannelSpec& spec) { return kUnacknowledgedPerSlot * spec.slots; }
 
 // The layout of a slot's memory: that of its messages, or plain words where these differ.
 PayloadLayout SlotLayout(const ChannelSpec& spec) {

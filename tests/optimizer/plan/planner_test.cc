@@ -273,7 +273,8 @@ TEST_CASE("a profile of some b on one site also serves the others") {
 }
 
 TEST_CASE("a given plan can be predicted again") {
-  const PlanRequest request = PaperRequest();
+  PlanRequest request = PaperRequest();
+  request.job = JobOnCluster(std::move(request.job), request.cluster);
   const PlanResult result = *MakePlan(request);
   const PipelineCosts costs =
       *CostsOfPlan(request.job, request.cluster, CostSource(request.job, request.cluster, nullptr), result.plan);

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "optimizer/model/plan/plan_costs.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/model/transformer.h"
 
 namespace geopipe {
@@ -25,6 +26,7 @@ struct ThreeNodes {
     plan.micro_batch_size = 1;
     plan.sequence_length = 512;
     plan.micro_batches = 4;
+    plan.delta_n = {0};
     const std::vector<LayerRange> layers = SplitLayers(job.model, 4);
     for (const auto& [site, node] : {std::pair("a", 0), {"a", 1}, {"b", 0}, {"b", 0}}) {
       plan.Append({.site = site}, layers[plan.stages.size()]);
@@ -37,22 +39,28 @@ struct ThreeNodes {
   // Bytes of the states that are kept of one stage.
   int64_t Kept(size_t stage) const { return 24 * ParameterCountPerRank(job.model, plan.stages[stage].layers, 1); }
   std::string Check() const {
-    return std::string(CheckHostMemory(JobOnCluster(job, cluster), cluster, plan).message());
+    return std::string(CheckHostMemory(JobOnCluster(job, cluster), cluster, plan, InFlightOfPlan(plan)).message());
+  }
+  // Bytes besides states that a stage takes of its host.
+  int64_t Pinned(size_t stage) const {
+    JobSpec without = JobOnCluster(job, cluster);
+    without.recovery = Recovery::kCheckpoint;
+    return MemoryOfPlan(without, plan)[stage].host_bytes;
   }
 };
 
 TEST_CASE("states that are kept for recovery have to fit beside each other into the memory of a node's host") {
   ThreeNodes f;
   CHECK(f.Check().empty());  // nobody says what the hosts have
-  f.cluster.sites[0].host_memory_bytes = std::max(f.Kept(0), f.Kept(1));
-  f.cluster.sites[1].host_memory_bytes = f.Kept(2) + f.Kept(3);
+  f.cluster.sites[0].host_memory_bytes = std::max(f.Kept(0) + f.Pinned(0), f.Kept(1) + f.Pinned(1));
+  f.cluster.sites[1].host_memory_bytes = f.Kept(2) + f.Pinned(2) + f.Kept(3) + f.Pinned(3);
   CHECK(f.Check().empty());
   f.cluster.sites[1].host_memory_bytes -= 1;
   CHECK(
       f.Check() ==
-      "the job does not fit: its devices on node 0 of site \"b\" need 75.3 GiB of their host's memory, which has 75.3 "
-      "GiB, for offloaded states and those kept for recovery; recovery: checkpoint keeps no states there, or spread "
-      "the job over more nodes");
+      "the job does not fit: its devices on node 0 of site \"b\" need 75.6 GiB of their host's memory, which has 75.6 "
+      "GiB, for messages, and for states that are offloaded, kept for recovery or copied for checkpoints; recovery: "
+      "checkpoint keeps no states there, or spread the job over more nodes");
   f.job.recovery = Recovery::kCheckpoint;
   CHECK(f.Check().empty());
 }

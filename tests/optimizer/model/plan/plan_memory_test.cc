@@ -5,6 +5,7 @@
 
 #include "optimizer/model/collective_memory.h"
 #include "optimizer/model/cost_model.h"
+#include "optimizer/model/parameter_buckets.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/schedule/schedule_table.h"
 
@@ -114,6 +115,89 @@ TEST_CASE("norm terms have two slots and a message to each other rank, tied grad
   f.job.training.grad_clip.reset();
   CHECK(f.transport(0) == without[0] + 4 * tied);  // its own may still be on its way when it goes on
   CHECK(f.transport(3) == without[3] + 3 * tied);
+}
+
+TEST_CASE(
+    "devices with a memory of their own have a message or two at once, and their hosts what is kept for each slot") {
+  FourStages f;
+  const int64_t message = 512 * f.job.model.hidden_size * 2;
+  f.job.precision = Precision::kBf16;
+  f.job.training.grad_clip.reset();
+  f.job.training.tokens_per_iteration = 32 * 512;
+  f.job.own_memory = true;
+  constexpr int64_t kPieces = int64_t{32} << 20;
+  const auto host = [&](size_t stage) { return MemoryOfPlan(f.job, f.plan)[stage].host_bytes; };
+  // In flight 8, 7, 3, 1. Twice as many as the slots, both ways.
+  const int64_t ids = 4 * 512;
+  CHECK(host(0) == kPieces + 4 * 8 * message + (32 + 1) * ids);
+  CHECK(host(1) == kPieces + 4 * (8 + 7) * message);
+  CHECK(host(2) == kPieces + 4 * (7 + 3) * message);
+  CHECK(host(3) == kPieces + 4 * 3 * message + (32 + 1) * ids);
+  CHECK(f.transport(0) == message);
+  CHECK(f.transport(3) == 0);  // an activation becomes the stage's own
+  CHECK(NeedsOfPlan(f.job, f.plan)[1].MostBoundaryMessages({.before = 8, .here = 7}) == 2);
+  CHECK(NeedsOfPlan(f.job, f.plan)[1].MoreMessageBytes({.before = 8, .here = 7}) == 0);
+
+  const int64_t before = host(1);
+  f.job.data.documents = Documents::kReset;  // the host reads both kinds of ids, and tells where documents begin
+  CHECK(host(1) == before + (32 + 2) * ids);
+  f.job.data.documents = Documents::kPacked;
+
+  f.job.training.grad_clip = 1.0;
+  const NormTermSizes sizes(f.job.model);
+  const int64_t own = sizes.Of(f.plan.stages[1].layers);
+  CHECK(host(1) == before + 4 * (sizes.OfAll(4) - own) + 3 * 4 * own);
+  f.job.training.grad_clip.reset();
+
+  f.job.model.tie_word_embeddings = true;
+  const int64_t tied = 4 * f.job.model.vocab_size * f.job.model.hidden_size;
+  CHECK(host(0) == kPieces + 4 * 8 * message + (32 + 1) * ids + 8 * tied);
+  CHECK(f.transport(0) == message + tied);
+}
+
+TEST_CASE("groups of devices with a memory of their own pass through two pinned buffers each") {
+  FourStages f;
+  f.job.parallelism.tensor = 8;
+  f.job.model.num_key_value_heads = 4;
+  f.job.parallelism.data = 2;
+  ExecutionConfig config = ConfigOfPlan(f.job, f.plan);
+  const int64_t host = CollectiveBytes(f.job.model, config, true);
+  const int64_t over_nodes = CollectiveBytes(f.job.model, config, false);
+  config.own_memory = true;
+  CHECK(CollectiveBytes(f.job.model, config, true) == host + 3 * (int64_t{32} << 20));
+  CHECK(CollectiveBytes(f.job.model, config, false) - over_nodes ==
+        3 * (int64_t{32} << 20) + ReadyMessageCollectiveBytes(2) - MessageCollectiveBytes(2));
+  CHECK(ReadyMessageCollectiveBytes(1) == 0);
+  // Twice two slots both ways, three shorter pieces, half a message that is added up, and four words of an end.
+  CHECK(ReadyMessageCollectiveBytes(3) == 2 * 11 * (256 << 10) + (128 << 10) + 2 * 4 * 512);
+}
+
+TEST_CASE("the host copies 12 bytes for each parameter that a rank writes to checkpoints") {
+  FourStages f;
+  f.job.own_memory = true;
+  const auto host = [&](size_t stage) { return MemoryOfPlan(f.job, f.plan)[stage].host_bytes; };
+  const auto copies = [&](size_t stage) {
+    f.job.checkpoint.path.clear();
+    const int64_t without = host(stage);
+    f.job.checkpoint.path = "/checkpoints";
+    return host(stage) - without;
+  };
+  const auto parameters = [&](size_t stage) {
+    return ParameterCountPerRank(f.job.model, f.plan.stages[stage].layers, 1);
+  };
+  for (const size_t stage : {0, 1, 3}) {
+    CHECK(copies(stage) == 12 * parameters(stage));
+  }
+  // Replicas take turns, layer by layer.
+  const int64_t layers = f.plan.stages[1].layers.count();
+  f.job.parallelism.data = 3;
+  CHECK(copies(1) == 12 * (parameters(1) / layers) * ((layers + 2) / 3));
+  f.plan.zero_stage = 1;  // or have a part of each, but for norms
+  const int64_t norms = 2 * f.job.model.hidden_size;
+  const int64_t part = ShardElements(parameters(1) / layers - norms, 3);
+  CHECK(copies(1) == 12 * (layers * part + (layers + 2) / 3 * norms));
+  f.job.own_memory = false;
+  CHECK(copies(1) == 0);
 }
 
 TEST_CASE("terms of all stages: the sum over any split") {

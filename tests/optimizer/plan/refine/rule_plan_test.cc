@@ -66,7 +66,7 @@ TEST_CASE("memory of messages that run ahead is counted with the ΔN of the plan
   const PlanResult planned = MakePlan(request).value();
   REQUIRE(*std::ranges::max_element(planned.plan.delta_n) > 0);
   const CostSource source(request.job, request.cluster, nullptr);
-  const JobSpec job = JobOfPlan(request.job, planned);
+  const JobSpec job = JobOnCluster(JobOfPlan(request.job, planned), request.cluster);
   const PlanPrediction predicted =
       PredictPlan(job, planned.plan, CostsOfPlan(job, request.cluster, source, planned.plan).value()).value();
   REQUIRE(predicted.prediction.iteration_ns == planned.prediction.iteration_ns);

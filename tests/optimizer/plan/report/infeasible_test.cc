@@ -73,7 +73,7 @@ TEST_CASE("every remedy that is named works, and one less does not") {
 TEST_CASE("recompute auto takes the cheapest mode that fits") {
   PlanRequest request = test::PaperRequest();
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kNone);
-  request.cluster = test::ThreeRegions(26 * test::kGiB / 5);
+  request.cluster = test::ThreeRegions(27 * test::kGiB / 5);
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kSelective);
   request.cluster = test::ThreeRegions(9 * test::kGiB / 2);
   CHECK(MakePlan(request)->plan.SameRecompute() == Recompute::kFull);

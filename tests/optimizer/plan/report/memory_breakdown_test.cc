@@ -94,7 +94,8 @@ TEST_CASE("only the last stage has logits, the reserve is the device's, and the 
     CHECK(ranks[rank].capacity_bytes == 60 * test::kGiB);
     CHECK(ranks[rank].weight_grad_bytes == 0);  // unsplit
     CHECK(ranks[rank].in_flight == InFlightOfSchedule(result.schedule)[rank]);
-    CHECK(ranks[rank].more_bytes > ranks[rank].activation_bytes / ranks[rank].in_flight);
+    CHECK(ranks[rank].more_bytes >=
+          ranks[rank].activation_bytes / ranks[rank].in_flight);  // messages lie in the host's
     CHECK(ranks[TightestRank(ranks)].free_bytes() <= ranks[rank].free_bytes());
   }
   // Their gradients, in bf16, of b * s tokens and an eighth of 32,000 words.
