@@ -77,7 +77,12 @@ TEST_CASE("messages of a plan: norms only when clipped, tied gradients only betw
   plan.Append({}, {.first = 1, .last = 1, .has_embedding = false, .has_head = true});
   ChannelMessages messages = MessagesOfPlan(plan, job, true);
   CHECK(messages.boundaries == std::vector{PayloadLayout::Of(DType::kFp32, {2 * 3, 8})});
-  CHECK(messages.norm_bytes.size() == 2);
+  REQUIRE(messages.norm_bytes.size() == 2);
+  // Untied, the last stage tells of its head, too; tied, the first stage tells of both uses.
+  JobSpec untied = job;
+  untied.model.tie_word_embeddings = false;
+  const std::vector<int64_t> of_untied = MessagesOfPlan(plan, untied, true).norm_bytes;
+  CHECK(messages.norm_bytes == std::vector<int64_t>{of_untied[0], of_untied[1] - (4 + 16 + 8)});
   CHECK(messages.tied_gradient == PayloadLayout::Of(DType::kFp32, {10 * 8}));
   JobSpec divided = job;
   divided.precision = Precision::kBf16;

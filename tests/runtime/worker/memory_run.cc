@@ -15,7 +15,6 @@
 namespace geopipe {
 namespace {
 
-constexpr int32_t kMicroBatches = 12;
 constexpr int64_t kIterations = 3;
 
 }  // namespace
@@ -36,6 +35,8 @@ std::string MemorySetting::name() const {
   text += precision == Precision::kBf16 ? " bf16" : "";
   text += offloads_optimizer ? " offload" : "";
   text += documents == Documents::kReset ? " documents" : "";
+  text += family == ModelFamily::kLlama ? "" : fmt::format(" {}", ModelFamilyName(family));
+  text += biases ? " biases" : "";
   return text + (latency_ns == 0 ? " no latency" : "");
 }
 
@@ -44,18 +45,22 @@ JobSpec JobOf(const MemorySetting& setting, const std::string& text_path) {
   job.name = "memory";
   job.model.hidden_size = 64;
   job.model.intermediate_size = 176;
-  job.model.num_hidden_layers = 8;
+  job.model.num_hidden_layers = setting.layers;
   job.model.num_attention_heads = 4;
   job.model.num_key_value_heads = 2;
   job.model.vocab_size = 260;
   job.model.max_position_embeddings = 256;
   job.model.tie_word_embeddings = setting.tied;
+  job.model.family = setting.family;
+  job.model.attention_bias = setting.biases;
   job.data.format = DataFormat::kText;
   job.data.paths = {text_path};
   job.data.documents = setting.documents;
   job.training.iterations = kIterations;
-  job.evaluation = {.every = 1, .data = job.data, .iterations = 1};  // which takes no memory of its own
-  job.training.tokens_per_iteration = kMicroBatches * setting.batch * setting.sequence * setting.data;
+  if (setting.evaluates) {
+    job.evaluation = {.every = 1, .data = job.data, .iterations = 1};  // which takes no memory of its own
+  }
+  job.training.tokens_per_iteration = setting.micro_batches * setting.batch * setting.sequence * setting.data;
   job.training.learning_rate = 0.001;
   if (!setting.clips) {
     job.training.grad_clip.reset();
@@ -77,7 +82,7 @@ Plan PlanOf(const MemorySetting& setting, const ModelSpec& model) {
   plan.comm = setting.comm;
   plan.micro_batch_size = setting.batch;
   plan.sequence_length = setting.sequence;
-  plan.micro_batches = kMicroBatches;
+  plan.micro_batches = setting.micro_batches;
   plan.delta_n = setting.delta_n;
   plan.zero_stage = setting.zero_stage;
   plan.grid = {.pipeline = 1, .data = setting.data, .tensor = setting.tensor};
@@ -98,7 +103,8 @@ Plan PlanOf(const MemorySetting& setting, const ModelSpec& model) {
 }
 
 Schedule ScheduleOf(const Plan& plan) {
-  return *MakeSchedule(plan.schedule, PipelineShape::Linear(static_cast<int32_t>(plan.stages.size()), kMicroBatches),
+  return *MakeSchedule(plan.schedule,
+                       PipelineShape::Linear(static_cast<int32_t>(plan.stages.size()), plan.micro_batches),
                        BoundaryDeltaN(plan));
 }
 
@@ -125,6 +131,10 @@ MemoryRun::MemoryRun(const MemorySetting& setting, const JobSpec& job, const Pla
     : count_(plan.grid.size()), statuses_(count_), prepared_bytes_(count_), usage_(count_), jobs_(count_) {
   common_.epoch = 1;
   common_.job = job;
+  if (!setting.gpu_library.empty()) {
+    common_.run.backend = BackendKind::kCuda;
+    common_.gpu_library = setting.gpu_library;
+  }
   common_.plan = plan;
   common_.schedule = *Lower(schedule);
   common_.costs.shape = schedule.shape;
@@ -144,11 +154,19 @@ MemoryRun::MemoryRun(const MemorySetting& setting, const JobSpec& job, const Pla
   Deduplicate();
 }
 
-absl::Status MemoryRun::Run(const std::vector<int64_t>& limits) {
+absl::Status MemoryRun::Run(const std::vector<int64_t>& limits, const std::vector<int64_t>& host_limits,
+                            const MemoryObserver& observer, KeptStates* kept) {
   std::barrier<> all(count_);
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < count_; ++rank) {
-    threads.emplace_back([&, rank] { RunRank(rank, limits[common_.plan.grid.At(rank).pipeline], all); });
+    const auto pipeline_rank = static_cast<size_t>(common_.plan.grid.At(rank).pipeline);
+    RankPreparation preparation = common_;
+    preparation.rank = rank;
+    preparation.memory_limit_bytes = limits[pipeline_rank];
+    preparation.staging_limit_bytes = host_limits.empty() ? 0 : host_limits[pipeline_rank];
+    threads.emplace_back([&, rank, preparation = std::move(preparation)]() mutable {
+      RunRank(rank, std::move(preparation), observer, rank == 0 ? kept : nullptr, all);
+    });
   }
   for (std::thread& thread : threads) {
     thread.join();
@@ -169,13 +187,11 @@ void MemoryRun::Deduplicate() {
   shapes.erase(std::unique(shapes.begin(), shapes.end(), same), shapes.end());
 }
 
-void MemoryRun::RunRank(int32_t rank, int64_t limit_bytes, std::barrier<>& all) {
-  RankPreparation preparation = common_;
-  preparation.rank = rank;
-  preparation.memory_limit_bytes = limit_bytes;
-  absl::StatusOr<std::unique_ptr<RankJob>> made =
-      RankJob::Prepare(std::move(preparation), Clock::Real(),
-                       [](UcxTransportOptions options) { return UcxTransport::Create(std::move(options)); });
+void MemoryRun::RunRank(int32_t rank, RankPreparation preparation, const MemoryObserver& observer, KeptStates* kept,
+                        std::barrier<>& all) {
+  absl::StatusOr<std::unique_ptr<RankJob>> made = RankJob::Prepare(
+      std::move(preparation), Clock::Real(),
+      [](UcxTransportOptions options) { return UcxTransport::Create(std::move(options)); }, nullptr, kept);
   statuses_[rank] = made.status();
   if (made.ok()) {
     jobs_[rank] = *std::move(made);
@@ -183,11 +199,13 @@ void MemoryRun::RunRank(int32_t rank, int64_t limit_bytes, std::barrier<>& all) 
   }
   all.arrive_and_wait();
   if (std::ranges::all_of(jobs_, [](const auto& job) { return job != nullptr; })) {
-    statuses_[rank] = Train(rank);
+    statuses_[rank] = Train(rank, observer);
     if (!statuses_[rank].ok()) {
       for (const auto& job : jobs_) {
         job->Interrupt();
       }
+    } else if (observer.at_end) {
+      observer.at_end(rank, *jobs_[rank]);
     }
     usage_[rank] = jobs_[rank]->memory_peaks();
   }
@@ -196,7 +214,7 @@ void MemoryRun::RunRank(int32_t rank, int64_t limit_bytes, std::barrier<>& all) 
   jobs_[rank] = nullptr;
 }
 
-absl::Status MemoryRun::Train(int32_t rank) {
+absl::Status MemoryRun::Train(int32_t rank, const MemoryObserver& observer) {
   std::vector<UcxPeer> peers;
   for (int32_t peer = 0; peer < count_; ++peer) {
     peers.push_back({.rank = peer, .address = jobs_[peer]->address()});
@@ -204,7 +222,12 @@ absl::Status MemoryRun::Train(int32_t rank) {
   if (absl::Status status = jobs_[rank]->Connect(peers, "secret"); !status.ok()) {
     return status;
   }
-  return jobs_[rank]->Train(0, kIterations, {});
+  RankJob& job = *jobs_[rank];
+  RankJob::Observer of_job;
+  if (observer.on_state) {
+    of_job.on_state = [&](int64_t next_iteration) { observer.on_state(rank, job, next_iteration); };
+  }
+  return job.Train(0, kIterations, of_job);
 }
 
 }  // namespace geopipe

@@ -6,7 +6,9 @@
 
 #include <barrier>
 #include <cstdint>
+#include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -38,6 +40,12 @@ struct MemorySetting {
   Precision precision = Precision::kFp32;
   bool offloads_optimizer = false;
   Documents documents = Documents::kPacked;
+  int64_t layers = 8;
+  int32_t micro_batches = 12;
+  bool evaluates = true;
+  ModelFamily family = ModelFamily::kLlama;
+  bool biases = false;           // of q, k, v and o
+  std::string gpu_library = {};  // of GPUs; empty: processors
 
   std::string name() const;
 };
@@ -54,14 +62,22 @@ void UseLoopbackDevice();
 // Modelled peak of each pipeline rank.
 std::vector<int64_t> PeaksOf(const std::vector<RankMemory>& modelled);
 
+// Called by each rank's thread: before each iteration and after the last, and after that with all at rest.
+struct MemoryObserver {
+  std::function<void(int32_t rank, const RankJob& job, int64_t next_iteration)> on_state = nullptr;
+  std::function<void(int32_t rank, RankJob& job)> at_end = nullptr;
+};
+
 // All ranks of one plan, over UCX on the loopback device.
 class MemoryRun {
  public:
   MemoryRun(const MemorySetting& setting, const JobSpec& job, const Plan& plan, const Schedule& schedule);
 
-  // Prepares all ranks with the limits of their pipeline ranks, connects them and trains. The first error, if there is
-  // one.
-  absl::Status Run(const std::vector<int64_t>& limits);
+  // Prepares all ranks with the limits of their pipeline ranks, of the device and of the host's memory that it moves
+  // data through (0, or none: no limit), connects them and trains. `kept`: memory for the states of rank 0, or null.
+  // The first error, if there is one.
+  absl::Status Run(const std::vector<int64_t>& limits, const std::vector<int64_t>& host_limits = {},
+                   const MemoryObserver& observer = {}, KeptStates* kept = nullptr);
 
   // Bytes in use when the rank was prepared; peaks of the whole run.
   int64_t prepared_bytes(size_t rank) const { return prepared_bytes_[rank]; }
@@ -69,8 +85,9 @@ class MemoryRun {
 
  private:
   void Deduplicate();
-  void RunRank(int32_t rank, int64_t limit_bytes, std::barrier<>& all);
-  absl::Status Train(int32_t rank);
+  void RunRank(int32_t rank, RankPreparation preparation, const MemoryObserver& observer, KeptStates* kept,
+               std::barrier<>& all);
+  absl::Status Train(int32_t rank, const MemoryObserver& observer);
 
   const int64_t count_;
   RankPreparation common_;
