@@ -17,8 +17,8 @@ namespace {
 
 constexpr int64_t kMaxNodes = 1 << 20;
 constexpr int64_t kMaxDevicesPerNode = 1024;
-// Reserve of a device that computes on its own, where none is given. Context, kernels and workspaces of libraries take
-// about 1 GiB, communicators of NCCL and UCX's buffers about another; blocks of an allocator leave some percent unused.
+// Reserve of a device that computes on its own, where none is given. Context and kernels of libraries take about 1 GiB,
+// communicators of NCCL and UCX's buffers about another; blocks of an allocator leave some percent unused.
 constexpr int64_t kReserveBytes = int64_t{2} << 30;
 constexpr int64_t kReservePart = 32;
 constexpr int64_t kMaxLatencyNs = 60'000'000'000;  // a link slower than a minute one way is a mistake in the file

@@ -74,10 +74,12 @@ struct StageNeeds {
   // acknowledged, and over a long link none may be yet: activations of the micro-batches in flight here; gradients of
   // those in flight on the stage before and no longer here, for the stage before continues only with gradients that it
   // has acknowledged. The message that a backward receives takes the place of its own activation's message. A blocking
-  // stage waits for the acknowledgement of each.
+  // stage waits for the acknowledgement of each. A device with memory of its own has the activation that leaves, or the
+  // gradient that has come.
   int64_t BoundaryMessages(const StageFlow& flow) const;
   // Most messages, whatever the activations meanwhile: gradients of all micro-batches in flight on the stage before may
-  // be on their way when none is in flight here. A stage between others makes one while it has another.
+  // be on their way when none is in flight here. A stage between others makes one while it has another, also on a
+  // device with memory of its own.
   int64_t MostBoundaryMessages(const StageFlow& flow) const;
   // Boundary messages that the host keeps memory for (kReadyPerSlot); none where the memory is the device's.
   int64_t HostMessages(const StageFlow& flow) const;
