@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <memory>
 #include <thread>
 #include <utility>
@@ -11,7 +12,10 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/execution_config.h"
+#include "optimizer/model/gpu_workspace.h"
+#include "optimizer/model/plan/plan_memory.h"
 #include "optimizer/model/plan/plan_params.h"
+#include "optimizer/model/plan/rank_memory.h"
 #include "optimizer/model/transformer.h"
 #include "optimizer/plan/space/choices.h"
 #include "optimizer/schedule/lowering.h"
@@ -19,6 +23,7 @@
 #include "runtime/collective/staged_communicator.h"
 #include "runtime/executor/channels.h"
 #include "runtime/executor/executor.h"
+#include "runtime/model/dry_run.h"
 #include "tests/runtime/model/small_models.h"
 #include "tests/support/in_process_transport.h"
 #include "tests/support/thread_communicator.h"
@@ -42,10 +47,10 @@ class ValidationTokens final : public TokenSource {
 
 // The processor or device of a rank, and its memory.
 struct Hardware {
-  Hardware(const GridOptions& options, GridDevice own)
+  Hardware(const GridOptions& options, GridDevice own, int64_t memory_bytes)
       : options(options),
         own(std::move(own)),
-        allocator(options.memory_bytes, this->own.device != nullptr ? *this->own.device : HostDevice()) {}
+        allocator(memory_bytes, this->own.device != nullptr ? *this->own.device : HostDevice()) {}
 
   absl::StatusOr<std::unique_ptr<Backend>> Open() {
     if (own.device != nullptr) {
@@ -89,11 +94,39 @@ Plan PlanOf(const GridOptions& options, const PipelineShape& shape) {
   plan.micro_batches = shape.micro_batches;
   plan.zero_stage = options.zero_stage;
   plan.grid = options.grid;
+  plan.devices.resize(static_cast<size_t>(options.grid.size()));
   plan.pipeline_ranks.resize(static_cast<size_t>(options.grid.pipeline));
+  for (size_t rank = 0; rank < options.recompute.size(); ++rank) {
+    plan.pipeline_ranks[rank].recompute = options.recompute[rank];
+  }
   for (const LayerRange& layers : SplitLayers(options.model, shape.stages)) {
     plan.stages.push_back({.pipeline_rank = shape.placement[plan.stages.size()], .layers = layers});
   }
   return plan;
+}
+
+JobSpec JobOf(const GridOptions& options) {
+  JobSpec job;
+  job.model = options.model;
+  job.training = options.training;
+  job.precision = options.precision;
+  job.parallelism.tensor = options.grid.tensor;
+  job.parallelism.data = options.grid.data;
+  job.parallelism.sequence_parallel = options.sequence_parallel;
+  job.own_memory = options.open_device != nullptr;
+  return job;
+}
+
+Schedule ComputeOf(const GridOptions& options) {
+  const ProcessGrid& grid = options.grid;
+  const int64_t tokens = options.micro_batch_size * options.sequence_length * grid.data;
+  GP_CHECK(options.training.tokens_per_iteration % tokens == 0);
+  const PipelineShape shape =
+      PipelineShape::Of(RowOf(options.schedule).layout, grid.pipeline,
+                        static_cast<int32_t>(options.training.tokens_per_iteration / tokens), options.stages_per_rank);
+  const auto made = MakeSchedule(options.schedule, shape, std::vector<int32_t>(shape.stages - 1, options.delta_n));
+  GP_CHECK(made.ok(), "{}", std::string(made.status().message()));
+  return *made;
 }
 
 class Grid {
@@ -101,17 +134,13 @@ class Grid {
   // `devices`: of each rank, if any.
   Grid(const GridOptions& options, std::vector<GridDevice> devices) : options_(options), network_(options.grid.size()) {
     const ProcessGrid& grid = options.grid;
-    const int64_t tokens = options.micro_batch_size * options.sequence_length * grid.data;
-    GP_CHECK(options.training.tokens_per_iteration % tokens == 0);
-    const PipelineShape shape = PipelineShape::Of(RowOf(options.schedule).layout, grid.pipeline,
-                                                  static_cast<int32_t>(options.training.tokens_per_iteration / tokens),
-                                                  options.stages_per_rank);
-    const auto made = MakeSchedule(options.schedule, shape, std::vector<int32_t>(shape.stages - 1, options.delta_n));
-    GP_CHECK(made.ok(), "{}", std::string(made.status().message()));
-    schedule_ = *Lower(*made);
-    plan_ = PlanOf(options, shape);
+    const Schedule compute = ComputeOf(options);
+    schedule_ = *Lower(compute);
+    plan_ = PlanOf(options, compute.shape);
     for (int32_t rank = 0; rank < grid.size(); ++rank) {
-      hardware_.push_back(std::make_unique<Hardware>(options_, std::move(devices[rank])));
+      hardware_.push_back(std::make_unique<Hardware>(
+          options_, std::move(devices[rank]),
+          options.limits.empty() ? options.memory_bytes : options.limits[grid.At(rank).pipeline]));
     }
     tensor_groups_ = GroupsOf(grid, hardware_, [&](int32_t rank) { return grid.TensorGroupOf(rank); });
     data_groups_ = GroupsOf(grid, hardware_, [&](int32_t rank) { return grid.ReplicasOf(rank); });
@@ -126,11 +155,7 @@ class Grid {
       return group;
     });
     for (int32_t rank = 0; rank < grid.size(); ++rank) {
-      JobSpec job;
-      job.model = options.model;
-      job.precision = options.precision;
-      job.parallelism.sequence_parallel = options.sequence_parallel;
-      const ChannelMessages messages = MessagesOfPlan(plan_, job, /*norms=*/true);
+      const ChannelMessages messages = MessagesOfPlan(plan_, JobOf(options), /*norms=*/true);
       for (const ChannelSpec& channel :
            ChannelsOf(schedule_, grid.At(rank).pipeline, grid.PipelineOf(rank), messages)) {
         network_.Add(channel);
@@ -192,9 +217,18 @@ class Grid {
       if (shape.placement[i] == place.pipeline) {
         GP_ASSIGN_OR_RETURN(stages[i], TransformerStage::Create(StageOptions(i, place), allocator, *backend,
                                                                 tokens.get(), weights, &rooms, &validation));
-        GP_RETURN_IF_ERROR(stages[i]->UseGroups({.tensor = tensor_groups_[rank].get(),
-                                                 .key_value = key_value_groups_[rank].get(),
-                                                 .data = data_groups_[rank].get()}));
+      }
+    }
+    std::vector<TransformerStage*> own;
+    std::ranges::transform(stages, std::back_inserter(own), &std::unique_ptr<TransformerStage>::get);
+    if (!options_.limits.empty()) {
+      GP_RETURN_IF_ERROR(DryRun(schedule_.devices[place.pipeline], own, options_.first_iteration, rank));
+    }
+    for (TransformerStage* const stage : own) {
+      if (stage != nullptr) {
+        GP_RETURN_IF_ERROR(stage->UseGroups({.tensor = tensor_groups_[rank].get(),
+                                             .key_value = key_value_groups_[rank].get(),
+                                             .data = data_groups_[rank].get()}));
       }
     }
     const std::unique_ptr<MessageTransport> transport = network_.Endpoint(rank, allocator.staging());
@@ -278,6 +312,9 @@ class Grid {
         result.status = status;
       }
     }
+    for (const std::unique_ptr<Hardware>& hardware : hardware_) {
+      result.peak_bytes.push_back(hardware->allocator.total().peak_bytes);
+    }
     const int32_t last = schedule_.shape.placement.back();
     for (int32_t rank = 0; result.status.ok() && rank < options_.grid.size(); ++rank) {
       std::vector<double> losses;
@@ -349,6 +386,22 @@ GridResult TrainGrid(const GridOptions& options) {
     devices[static_cast<size_t>(rank)] = *std::move(device);
   }
   return Grid(options, std::move(devices)).Train();
+}
+
+std::vector<int64_t> PlannedBytes(const GridOptions& options) {
+  const JobSpec job = JobOf(options);
+  const Schedule compute = ComputeOf(options);
+  const Plan plan = PlanOf(options, compute.shape);
+  std::vector<int64_t> of_backend(static_cast<size_t>(options.grid.pipeline), 0);
+  for (const StagePlan& stage : plan.stages) {
+    int64_t& most = of_backend[stage.pipeline_rank];
+    most = std::max(most, GpuWorkspaceBytes(job.model, stage.layers, ConfigOfPlan(job, plan, stage.pipeline_rank)));
+  }
+  std::vector<int64_t> bytes;
+  for (const RankMemory& rank : MemoryOfRanks(job, plan, compute)) {
+    bytes.push_back(rank.peak - of_backend[bytes.size()]);
+  }
+  return bytes;
 }
 
 }  // namespace geopipe

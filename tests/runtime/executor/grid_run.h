@@ -56,9 +56,11 @@ struct GridOptions {
   OpenGridDevice open_device = {};          // of each rank, whose groups are then staged; empty: processors
   int processors = 1;                       // of each rank, where it has no device
   int64_t memory_bytes = int64_t{1} << 28;  // of each rank
-  int64_t max_run_elements = 100;           // of shared rooms: so few that each bucket has several runs
-  int64_t piece_bytes = 1 << 10;            // of staged groups: so few that many operations have several pieces
-  WeightSource* state = nullptr;  // before the first iteration, read by all ranks at once; null: random weights
+  // Of the ranks of each pipeline rank instead, which then rehearse an iteration first; empty: memory_bytes.
+  std::vector<int64_t> limits = {};
+  int64_t max_run_elements = 100;  // of shared rooms: so few that each bucket has several runs
+  int64_t piece_bytes = 1 << 10;   // of staged groups: so few that many operations have several pieces
+  WeightSource* state = nullptr;   // before the first iteration, read by all ranks at once; null: random weights
   // Called with each stage at the end, on its rank's thread; may be null.
   std::function<absl::Status(const Rank& rank, TransformerStage& stage, const TransformerStageOptions& options)> at_end;
   // Called before each iteration, on its rank's thread; may be null.
@@ -72,8 +74,13 @@ struct GridResult {
   std::vector<double> losses;             // from the first iteration on; the same on every rank of the last stage
   std::vector<double> norms;              // the same on every rank
   std::vector<double> validation_losses;  // of each evaluation; the same on every rank of the last stage
+  std::vector<int64_t> peak_bytes;        // of each rank's memory
 };
 
 GridResult TrainGrid(const GridOptions& options);
+
+// Most bytes of the device's memory that each pipeline rank takes by its plan, without those of the GPU's backend,
+// whose kernels a seeded device does not have.
+std::vector<int64_t> PlannedBytes(const GridOptions& options);
 
 }  // namespace geopipe
