@@ -9,7 +9,8 @@
 
 namespace geopipe {
 
-// Of products: what cuBLASLt's kernels that divide long sums want on an H100. It is taken whole at the first product.
+// The workspace of products: what cuBLASLt's kernels that divide long sums want on an H100. It is taken whole at the
+// first product.
 inline constexpr int64_t kGpuProductWorkspaceBytes = int64_t{32} << 20;
 
 // Heads that attention works on together take at most so much, unless one takes more.

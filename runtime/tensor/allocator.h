@@ -146,7 +146,7 @@ class Allocator {
   };
   Usage usage(MemoryCategory category) const;
   Usage total() const;
-  // In use, or kept ready: what the limit holds for.
+  // The bytes in use or kept ready, which the limit holds for.
   Usage held() const;
   int64_t limit_bytes() const { return limit_bytes_; }
 

@@ -9,7 +9,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr LayerRange kMiddle{.first = 4, .last = 7};
 constexpr LayerRange kHead{.has_head = true};
 
-// Beside the products' 32 MiB.
+// The workspace without the products' 32 MiB.
 int64_t Bytes(const ModelSpec& model, const ExecutionConfig& config, const LayerRange& range = kMiddle) {
   return GpuWorkspaceBytes(model, range, config) - 32 * kMiB;
 }

@@ -56,7 +56,7 @@ struct GridOptions {
   OpenGridDevice open_device = {};          // of each rank, whose groups are then staged; empty: processors
   int processors = 1;                       // of each rank, where it has no device
   int64_t memory_bytes = int64_t{1} << 28;  // of each rank
-  // Of the ranks of each pipeline rank instead, which then rehearse an iteration first; empty: memory_bytes.
+  // The same for the ranks of each pipeline rank, which then rehearse an iteration first; empty: memory_bytes.
   std::vector<int64_t> limits = {};
   int64_t max_run_elements = 100;  // of shared rooms: so few that each bucket has several runs
   int64_t piece_bytes = 1 << 10;   // of staged groups: so few that many operations have several pieces

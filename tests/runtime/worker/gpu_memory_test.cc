@@ -91,7 +91,7 @@ struct PlannedRun {
   std::vector<RankMemory> planned;
 };
 
-// What has been asked of the device of a rank, and of the library, before an iteration.
+// A rank's calls of its device, and all plans that the library has made, before an iteration.
 struct Asked {
   Device::Counts counts;
   int64_t plans = 0;
