@@ -36,8 +36,8 @@ class PacedDevice {
   // `met_ns`.
   int64_t free_ns() const { return free_ns_; }
   void MeetUpdate(int64_t met_ns) { free_ns_ = std::max(free_ns_, met_ns); }
-  // Waits until the action's arithmetic is over.
-  absl::Status Wait(const Completion& arithmetic) { return device_.Wait(arithmetic, DeviceDeadlineNs()); }
+  // Waits until the work is over: the action's arithmetic, or the copy of its input.
+  absl::Status Wait(const Completion& work) { return device_.Wait(work, DeviceDeadlineNs()); }
   // Ends the action after `duration_ns`, or when its arithmetic, which is over now, has taken longer. Sleeps until
   // then.
   Completion End(int64_t duration_ns);

@@ -6,8 +6,9 @@
 
 namespace geopipe {
 
-absl::Status PacedEngine::Begin(int32_t micro_batch, int64_t ready_ns) {
-  device_.Begin(ready_ns);
+absl::Status PacedEngine::Begin(int32_t micro_batch, const Completion& input) {
+  GP_RETURN_IF_ERROR(device_.Wait(input));
+  device_.Begin(input.ready_ns());
   if (meetings_.tensor_ranks != nullptr) {
     GP_ASSIGN_OR_RETURN(const int64_t met_ns,
                         meetings_.tensor_ranks->Meet(iteration_, micro_batch, device_.begun_ns()));
@@ -17,7 +18,7 @@ absl::Status PacedEngine::Begin(int32_t micro_batch, int64_t ready_ns) {
 }
 
 absl::StatusOr<Timed<Tensor>> PacedEngine::Forward(int32_t micro_batch, Timed<Tensor> input) {
-  GP_RETURN_IF_ERROR(Begin(micro_batch, input.ready_ns()));
+  GP_RETURN_IF_ERROR(Begin(micro_batch, input.ready));
   GP_ASSIGN_OR_RETURN(Timed<Tensor> output, engine_->Forward(micro_batch, std::move(input)));
   GP_RETURN_IF_ERROR(device_.Wait(output.ready));
   output.ready = device_.End(costs_.forward_ns);
@@ -25,7 +26,7 @@ absl::StatusOr<Timed<Tensor>> PacedEngine::Forward(int32_t micro_batch, Timed<Te
 }
 
 absl::StatusOr<Timed<Tensor>> PacedEngine::Evaluate(int64_t pass, int32_t micro_batch, Timed<Tensor> input) {
-  GP_RETURN_IF_ERROR(Begin(micro_batch, input.ready_ns()));
+  GP_RETURN_IF_ERROR(Begin(micro_batch, input.ready));
   GP_ASSIGN_OR_RETURN(Timed<Tensor> output, engine_->Evaluate(pass, micro_batch, std::move(input)));
   GP_RETURN_IF_ERROR(device_.Wait(output.ready));
   output.ready = device_.End(costs_.forward_ns);
@@ -33,7 +34,7 @@ absl::StatusOr<Timed<Tensor>> PacedEngine::Evaluate(int64_t pass, int32_t micro_
 }
 
 absl::StatusOr<Timed<Tensor>> PacedEngine::BackwardInput(int32_t micro_batch, Timed<Tensor> grad_output) {
-  GP_RETURN_IF_ERROR(Begin(micro_batch, grad_output.ready_ns()));
+  GP_RETURN_IF_ERROR(Begin(micro_batch, grad_output.ready));
   GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, engine_->BackwardInput(micro_batch, std::move(grad_output)));
   GP_RETURN_IF_ERROR(device_.Wait(grad_input.ready));
   grad_input.ready = device_.End(costs_.input_grad_ns);
@@ -41,7 +42,7 @@ absl::StatusOr<Timed<Tensor>> PacedEngine::BackwardInput(int32_t micro_batch, Ti
 }
 
 absl::StatusOr<Timed<Tensor>> PacedEngine::Backward(int32_t micro_batch, Timed<Tensor> grad_output) {
-  GP_RETURN_IF_ERROR(Begin(micro_batch, grad_output.ready_ns()));
+  GP_RETURN_IF_ERROR(Begin(micro_batch, grad_output.ready));
   GP_ASSIGN_OR_RETURN(Timed<Tensor> grad_input, engine_->Backward(micro_batch, std::move(grad_output)));
   GP_RETURN_IF_ERROR(device_.Wait(grad_input.ready));
   grad_input.ready = device_.End(costs_.input_grad_ns + costs_.weight_grad_ns);

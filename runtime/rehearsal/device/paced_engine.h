@@ -40,8 +40,8 @@ class PacedEngine final : public StageEngine {
   void AbandonIteration() override { engine_->AbandonIteration(); }
 
  private:
-  // Begins an action that tensor ranks do together.
-  absl::Status Begin(int32_t micro_batch, int64_t ready_ns);
+  // Begins an action that tensor ranks do together, when its input is there.
+  absl::Status Begin(int32_t micro_batch, const Completion& input);
 
   std::unique_ptr<StageEngine> engine_;
   ActionCosts costs_;

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <cstdlib>
 #include <memory>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -155,6 +156,18 @@ TEST_CASE("lateness longer than an action is made up for by those that follow") 
   CHECK(paced.Update(0).ready_ns() == 5000 + 30);
   const Completion waited = paced.Update(1, clock.NowNs());
   CHECK(waited.ready_ns() == clock.NowNs());
+}
+
+TEST_CASE("an action begins when its input has come to the device, and not if that fails") {
+  FakeClock clock;
+  Paced paced(clock, 30, {.forward_ns = 100});
+  Completion copied = Completion::Pending();
+  std::thread device([&] { copied.Complete(200, 400); });
+  CHECK(paced.engine.Forward(0, {.value = {}, .ready = copied})->ready.begun_ns() == 400);
+  device.join();
+  Completion lost = Completion::Pending();
+  lost.Fail(absl::InternalError("off the bus"));
+  CHECK(absl::IsInternal(paced.engine.Forward(0, {.value = {}, .ready = lost}).status()));
 }
 
 TEST_CASE("the stages of one rank share its device") {
