@@ -296,24 +296,32 @@ absl::Status Allocator::Exhausted(int64_t bytes, MemoryCategory category) const 
   const int64_t ready_bytes = held_.bytes - total_.bytes;
   const std::string ready = ready_bytes == 0 ? "" : fmt::format(" and {} are kept ready", ready_bytes);
   const bool stages = space_ == MemorySpace::kHost && device_.space() == MemorySpace::kDevice;
+  const std::string_view name = MemoryCategoryName(category);
+  if (limit_bytes_ != kUnlimitedMemoryBytes && bytes <= limit_bytes_ - held_.bytes) {
+    return absl::ResourceExhaustedError(fmt::format(
+        "the {} has no {} bytes for {} left, though this worker uses {} of the {} that it may ({}); free what others "
+        "hold there, or {}",
+        stages ? "host" : "device", bytes, name, total_.bytes, limit_bytes_, in_use,
+        stages ? "use fewer devices on it" : "give the agent a smaller devices.memory"));
+  }
   if (stages && limit_bytes_ != kUnlimitedMemoryBytes) {
     return absl::ResourceExhaustedError(fmt::format(
         "{} bytes for {} do not fit into the {} bytes of the host's memory that the device may move data through, of "
         "which {} are in use ({}){}; give the host more memory, or use fewer devices on it, or a smaller micro-batch "
         "or "
         "sequence",
-        bytes, MemoryCategoryName(category), limit_bytes_, total_.bytes, in_use, ready));
+        bytes, name, limit_bytes_, total_.bytes, in_use, ready));
   }
   if (limit_bytes_ == kUnlimitedMemoryBytes) {
     return absl::ResourceExhaustedError(fmt::format(
         "the host has no {} bytes for {} beside the {} in use ({}); give it more memory, use more stages, or "
         "more replicas with ZeRO",
-        bytes, MemoryCategoryName(category), total_.bytes, in_use));
+        bytes, name, total_.bytes, in_use));
   }
   return absl::ResourceExhaustedError(
       fmt::format("{} bytes for {} do not fit into the device's memory of {} bytes, of which {} are in use ({}); give "
                   "the device more memory, use more stages, or a smaller micro-batch or sequence",
-                  bytes, MemoryCategoryName(category), limit_bytes_, total_.bytes, in_use));
+                  bytes, name, limit_bytes_, total_.bytes, in_use));
 }
 
 Allocator::Usage Allocator::usage(MemoryCategory category) const {

@@ -69,6 +69,8 @@ TEST_CASE("memory that the host has not is said to be the host's, and what was o
   const absl::Status status = none.host().Allocate(2000, MemoryCategory::kOptimizer).status();
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(status.message()), Contains("the host has no 2000 bytes for optimizer beside the 0 in use"));
+  CHECK_THAT(std::string(none.Allocate(1000, MemoryCategory::kOptimizer).status().message()),
+             Contains("the device has no 1000 bytes for optimizer left, though this worker uses 0 of the 1000 that"));
   Allocator allocator(1000);
   const Buffer offloaded = *allocator.host().Allocate(2000, MemoryCategory::kOptimizer);
   CHECK(allocator.total().bytes == 0);
