@@ -2,6 +2,7 @@
 #include <catch2/catch.hpp>
 #include <string>
 
+#include "runtime/base/files.h"
 #include "tests/support/gpu_emulator/emulated_gpu.h"
 
 namespace geopipe {
@@ -94,6 +95,19 @@ TEST_CASE("a device that falls off the bus fails every call from there on") {
   CHECK(runtime.health() == kGpDeviceLost);
   CHECK(runtime.use_device(1) == kGpOk);  // the other stays
   CHECK(runtime.health() == kGpOk);
+}
+
+TEST_CASE("of all processes with the same settings, faults happen in one") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  const std::string settings = "lost_at=1,out_of_memory_at=2,once=" + (folder.path() / "once").string();
+  for (const bool is_first : {true, false}) {
+    const EmulatedGpu gpu(settings);  // as a process begins
+    Launches launches(gpu);
+    void* memory = nullptr;
+    CHECK(gpu.runtime().device_allocate(512, &memory) == (is_first ? kGpOutOfMemory : kGpOk));
+    CHECK(launches.Launch() == kGpOk);
+    CHECK(gpu.runtime().stream_synchronize(launches.stream) == (is_first ? kGpDeviceLost : kGpOk));
+  }
 }
 
 TEST_CASE("a stuck kernel holds its stream, and no other") {

@@ -23,7 +23,8 @@ TEST_CASE("settings that cannot be read are named, and are the error of every ca
       {"driver=13", "a version is MAJOR.MINOR"},
       {"driver=13.100", "a version is MAJOR.MINOR"},
       {"clock=fast", "a clock is real or modelled"},
-      {"sede=1", "there is no such key; the keys are clock, seed, devices"},
+      {"once=here", "a file is named by its whole path"},
+      {"sede=1", "there is no such key; the keys are clock, once, seed, devices"},
       {"lost_at=99999999999999999999", "the value is a number from 0 to"},
   };
   for (const auto& [settings, message] : cases) {

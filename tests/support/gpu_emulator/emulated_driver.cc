@@ -1,5 +1,6 @@
 #include "tests/support/gpu_emulator/emulated_driver.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,6 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "runtime/base/clock.h"
+#include "runtime/base/unique_fd.h"
 
 namespace geopipe::emulator {
 namespace {
@@ -110,6 +112,7 @@ void Device::WaitFor(int line, SeededQueues::EventPtr event) {
 
 void Device::Hold(int line) {
   NoteMore(line);
+  is_stuck_ = true;
   queues_.Hold(line);
 }
 
@@ -144,7 +147,7 @@ Driver& Driver::Get() {
   static Driver* const driver = [] {
     auto* made = new Driver;
     (void)made->Restart(nullptr);  // keeps the error
-    (void)std::atexit([] { Get().LoseAll(); });
+    (void)std::atexit([] { Get().End(); });
     return made;
   }();
   return *driver;
@@ -167,8 +170,11 @@ GpResult Driver::Restart(const char* settings) {
   return kGpOk;
 }
 
-void Driver::LoseAll() {
+void Driver::End() {
   for (const auto& [ordinal, device] : devices_) {
+    if (device->is_stuck()) {
+      device->SynchronizeAll();
+    }
     device->Lose(kUnknown);
   }
 }
@@ -193,6 +199,7 @@ void Driver::Clear() {
   for (std::atomic<int64_t>& counter : counters_) {
     counter = 0;
   }
+  made_once_file_ = false;
 }
 
 Device* Driver::DeviceOf(int32_t ordinal) {
@@ -235,6 +242,18 @@ GpEmulatorCounters Driver::Counters() {
   }
   counters.peak_device_bytes = peak_bytes_;
   return counters;
+}
+
+bool Driver::Strikes(int64_t number, int64_t at) {
+  if (number != at || settings_.once.empty()) {
+    return number == at;
+  }
+  const std::lock_guard lock(mutex_);
+  if (!made_once_file_) {
+    const UniqueFd file(open(settings_.once.c_str(), O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+    made_once_file_ = file.valid();
+  }
+  return made_once_file_;
 }
 
 void* Driver::AllocateDevice(Device& device, int64_t bytes) {
@@ -420,14 +439,14 @@ int32_t Driver::Launch(GpStream handle, std::function<void()> work, int64_t dura
     return device->lost();
   }
   const int64_t number = Count(Counted::kLaunch);
-  if (number == settings_.off_bus_at) {
+  if (Strikes(number, settings_.off_bus_at)) {
     device->Lose(kUnknown);
     return kUnknown;
   }
-  if (number == settings_.stuck_at) {
+  if (Strikes(number, settings_.stuck_at)) {
     device->Hold(stream->line);
   }
-  if (number == settings_.lost_at) {
+  if (Strikes(number, settings_.lost_at)) {
     work = [device] { device->Lose(kIllegalAddress); };
   }
   device->Enqueue(stream->line, std::move(work), duration_ns);

@@ -64,6 +64,7 @@ class Device {
   void Enqueue(int line, std::function<void()> work, int64_t duration_ns);
   void WaitFor(int line, SeededQueues::EventPtr event);
   void Hold(int line);
+  bool is_stuck() const { return is_stuck_; }
   SeededQueues::EventPtr Record(int line) { return queues_.Record(line); }
 
   // True when nothing is left to do in the line.
@@ -84,6 +85,7 @@ class Device {
 
   const int ordinal_;
   std::atomic<int32_t> lost_ = 0;
+  std::atomic<bool> is_stuck_ = false;
   std::mutex mutex_;
   std::array<Line, kStreams> lines_ = {};
   SeededQueues queues_;  // goes first: its thread uses the rest
@@ -120,7 +122,8 @@ inline constexpr size_t kCounted = 13;
 // The process's driver. Thread-safe but for Restart.
 class Driver {
  public:
-  // Stays until the process ends, when threads may still wait for work; what is queued then is dropped.
+  // Stays until the process exits, when threads may still wait for work; what is queued then is dropped, but exit()
+  // waits for a kernel that is stuck.
   static Driver& Get();
 
   // See GpEmulator.
@@ -141,6 +144,8 @@ class Driver {
   // Adds to a counter and returns its new value.
   int64_t Count(Counted what, int64_t by = 1) { return counters_[static_cast<size_t>(what)] += by; }
   GpEmulatorCounters Counters();
+  // True when the fault planted at call or launch `at` of its kind happens at this one, `number`.
+  bool Strikes(int64_t number, int64_t at);
 
   // Memory is filled with NaNs before it is given out and before it is freed. Null: there is too little.
   void* AllocateDevice(Device& device, int64_t bytes);
@@ -181,7 +186,7 @@ class Driver {
   using Blocks = std::map<uintptr_t, Block>;
 
   static const Block* BlockOf(const Blocks& blocks, const void* memory, int64_t bytes);
-  void LoseAll();
+  void End();
   void Clear();
 
   std::mutex mutex_;
@@ -196,6 +201,7 @@ class Driver {
   std::map<GpStream, std::unique_ptr<Stream>> streams_;
   std::map<GpEvent, std::unique_ptr<Event>> events_;
   std::array<std::atomic<int64_t>, kCounted> counters_ = {};
+  bool made_once_file_ = false;
 };
 
 }  // namespace geopipe::emulator

@@ -153,7 +153,7 @@ GpResult Run(Driver& driver, Device& device, GpProductPlan* plan, const GpProduc
   if (const char* missed = MissedBy(driver, device, shape, *operands, workspace, plan->workspace_bytes)) {
     return Fail(kGpInvalid, fmt::format("{} reaches beyond its device memory", missed));
   }
-  const bool is_wrong = driver.Count(Counted::kProduct) == driver.settings().wrong_product_at;
+  const bool is_wrong = driver.Strikes(driver.Count(Counted::kProduct), driver.settings().wrong_product_at);
   const GpProductOperands real = {.a = Real(operands->a),
                                   .b = Real(operands->b),
                                   .c = Real(operands->c),

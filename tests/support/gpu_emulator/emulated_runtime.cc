@@ -220,7 +220,7 @@ GpResult DeviceAllocate(Driver& driver, Device& device, int64_t bytes, void** me
   if (bytes < 1) {
     return Fail(kGpInvalid, fmt::format("{} bytes cannot be allocated", bytes));
   }
-  if (number != driver.settings().out_of_memory_at) {
+  if (!driver.Strikes(number, driver.settings().out_of_memory_at)) {
     *memory = driver.AllocateDevice(device, bytes);
   }
   return *memory != nullptr
@@ -245,7 +245,7 @@ GpResult HostAllocate(Driver& driver, Device& /*device*/, int64_t bytes, void** 
   if (bytes < 1) {
     return Fail(kGpInvalid, fmt::format("{} bytes cannot be allocated", bytes));
   }
-  if (number != driver.settings().host_out_of_memory_at) {
+  if (!driver.Strikes(number, driver.settings().host_out_of_memory_at)) {
     *memory = driver.AllocateHost(bytes);
   }
   return *memory != nullptr

@@ -64,6 +64,10 @@ absl::Status ReadSetting(std::string_view setting, std::string_view key, std::st
     return value == "modelled" || value == "real" ? absl::OkStatus()
                                                   : CannotRead(setting, "a clock is real or modelled");
   }
+  if (key == "once") {
+    settings.once = value;
+    return value.starts_with('/') ? absl::OkStatus() : CannotRead(setting, "a file is named by its whole path");
+  }
   for (const Key& known : kKeys) {
     if (known.name != key) {
       continue;
@@ -76,7 +80,7 @@ absl::Status ReadSetting(std::string_view setting, std::string_view key, std::st
                ? absl::OkStatus()
                : CannotRead(setting, fmt::format("the value is a number from 0 to {}", known.max));
   }
-  std::string names = "clock";
+  std::string names = "clock, once";
   for (const Key& known : kKeys) {
     names += fmt::format(", {}", known.name);
   }

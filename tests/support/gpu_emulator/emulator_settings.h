@@ -4,6 +4,7 @@
 #include <absl/status/statusor.h>
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 namespace geopipe::emulator {
@@ -23,6 +24,7 @@ struct Settings {
   int64_t stuck_at = 0;
   int64_t off_bus_at = 0;
   int64_t wrong_product_at = 0;
+  std::string once;  // empty: faults happen in every process
 };
 
 // InvalidArgument: names the setting and what it may be.

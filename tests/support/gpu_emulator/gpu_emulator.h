@@ -19,9 +19,12 @@
 //   out_of_memory_at=N       the Nth device_allocate finds no memory
 //   host_out_of_memory_at=N  the Nth host_allocate finds none
 //   lost_at=N                the Nth launch of a kernel or product accesses an illegal address: its device is lost
-//   stuck_at=N               the Nth launch never ends
+//   stuck_at=N               the Nth launch never ends, nor do calls that wait for it: those that free or unregister
+//                            memory, and exit()
 //   off_bus_at=N             at the Nth launch the device falls off the bus: the launch and every later call fail
 //   wrong_product_at=N       the first element of the Nth product is twice or half of what it has to be
+//   once=FILE  of all processes with these settings, faults happen only in the one that is first to come to one, which
+//              makes the file (none)
 // A setting that cannot be read is the error of every call.
 #pragma once
 
