@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
 
@@ -65,12 +66,18 @@ struct Shared {
   }
 };
 
+// The error of a group one of whose ranks has a device that failed: no failure of the others.
+absl::Status DeviceFailure(const std::string& rank, const absl::Status& why) {
+  return absl::AbortedError(fmt::format("the device of {} has failed: {}", rank, std::string(why.message())));
+}
+
 class StagedCommunicator final : public Communicator {
  public:
   StagedCommunicator(const StagedOptions& options, std::unique_ptr<Communicator> host, std::array<Buffer, 2> buffers)
       : options_(options),
         device_(options.allocator->device()),
         host_(std::move(host)),
+        name_(fmt::format("rank {} of {}", host_->rank(), host_->size())),
         buffers_(std::make_shared<std::array<Buffer, 2>>(std::move(buffers))) {
     shared_->host = host_.get();
     thread_ = std::thread([this] { RunThread(); });
@@ -174,7 +181,7 @@ class StagedCommunicator final : public Communicator {
   absl::Status Join(const Completion& done) override {
     if (!done.done()) {
       if (const absl::Status behind = device_.After(Queue::kCompute, Enqueued(done)); !behind.ok()) {
-        shared_->Abort(behind);
+        shared_->Abort(DeviceFailure(name_, behind));
       }
     }
     return status();
@@ -259,6 +266,13 @@ class StagedCommunicator final : public Communicator {
     }
     const std::shared_ptr<const Operation> operation = *found;
     if (!operation->is_enqueued) {
+      // It waits for its own device first, which may be stuck, and then for other ranks.
+      lock.unlock();
+      NotifyAfter(operation->given);
+      lock.lock();
+      shared_->changed.wait(lock, [&] { return operation->is_enqueued || operation->given.done(); });
+    }
+    if (!operation->is_enqueued) {
       lock.unlock();
       if (options_.watch != nullptr) {
         options_.watch->BeginWait();
@@ -303,11 +317,13 @@ class StagedCommunicator final : public Communicator {
       last_ = device_.Record(Queue::kGroup, begun);
     }
     if (!status.ok()) {
-      host_->Abort(status);  // the others would wait forever
+      host_->Abort(DeviceFailure(name_, status));  // the others would wait forever
       status = host_->status();
     }
-    last_.Then([shared = shared_, status, done = operation.done, last = last_]() mutable {
-      status.Update(last.status());
+    last_.Then([shared = shared_, status, done = operation.done, last = last_, name = name_]() mutable {
+      if (status.ok() && !last.status().ok()) {
+        status = DeviceFailure(name, last.status());
+      }
       if (status.ok()) {
         done.Complete(last.begun_ns(), last.ready_ns());
       } else {
@@ -365,12 +381,17 @@ class StagedCommunicator final : public Communicator {
     return absl::OkStatus();
   }
 
-  // Waits for the device, asleep, until the group fails. An abort wakes it.
-  absl::Status Await(const Completion& copied) {
-    copied.Then([shared = shared_] {
+  // Wakes those that wait when the work is over. REQUIRES: the shared mutex is free.
+  void NotifyAfter(const Completion& work) {
+    work.Then([shared = shared_] {
       { const std::lock_guard lock(shared->mutex); }
       shared->changed.notify_all();
     });
+  }
+
+  // Waits for the device, asleep, until the group fails. An abort wakes it.
+  absl::Status Await(const Completion& copied) {
+    NotifyAfter(copied);
     const auto deadline = std::chrono::steady_clock::time_point(
         std::chrono::nanoseconds(Clock::Real().NowNs() + options_.longest_wait_ns));
     std::unique_lock lock(shared_->mutex);
@@ -379,15 +400,16 @@ class StagedCommunicator final : public Communicator {
       return copied.status();
     }
     GP_RETURN_IF_ERROR(host_->status());
-    return absl::DeadlineExceededError(fmt::format(
-        "the device of rank {} of {} has not done the work before a collective operation within {:.1f} s; it is stuck: "
-        "look at its driver's log",
-        rank(), size(), static_cast<double>(options_.longest_wait_ns) * 1e-9));
+    return absl::DeadlineExceededError(
+        fmt::format("it has not done the work before a collective operation within {:.1f} s; it is stuck: look at its "
+                    "driver's log",
+                    static_cast<double>(options_.longest_wait_ns) * 1e-9));
   }
 
   const StagedOptions options_;
   Device& device_;
   const std::unique_ptr<Communicator> host_;
+  const std::string name_;                                // of the rank
   const std::shared_ptr<std::array<Buffer, 2>> buffers_;  // of the staging allocator
   const std::shared_ptr<Shared> shared_ = std::make_shared<Shared>();
   Completion last_;  // the thread's: the end of what it has given the device

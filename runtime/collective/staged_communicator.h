@@ -28,8 +28,9 @@ struct StagedOptions {
 // Makes a communicator whose operands lie in the device's memory, and whose bits are those of `host`. A thread of the
 // communicator copies them on Queue::kGroup and runs `host`'s operations in order. An operation is enqueued behind the
 // kernels that were enqueued before it. Join waits, asleep, until the result's copy is enqueued, and makes later
-// kernels wait for it on the device: operands may be released right after Join. DeadlineExceeded: the device was too
-// slow. Errors are the staging allocator's. REQUIRES: the operations of `host` are over when its calls return.
+// kernels wait for it on the device: operands may be released right after Join. Aborted, on all ranks: the device of
+// one has failed, or was too slow. Errors are the staging allocator's. REQUIRES: the operations of `host` are over when
+// its calls return.
 absl::StatusOr<std::unique_ptr<Communicator>> MakeStagedCommunicator(const StagedOptions& options,
                                                                      std::unique_ptr<Communicator> host);
 

@@ -99,7 +99,8 @@ absl::Status Executor::Run() {
     options_.on_failure();
   }
   // Work still under way hands its results to the transport, so it must end first.
-  const absl::Status idle = allocator_.device().WaitIdle(Clock::Real().NowNs() + options_.progress_deadline_ns);
+  const absl::Status idle =
+      OfDevice(allocator_.device().WaitIdle(Clock::Real().NowNs() + options_.progress_deadline_ns));
   if (idle.ok()) {
     EndPending(updated_.ready_ns());
     Report();
@@ -409,12 +410,16 @@ absl::Status Executor::EndIteration(int64_t iteration) {
 }
 
 absl::Status Executor::AwaitDevice(const Completion& work) const {
-  const absl::Status status = allocator_.device().Wait(work, Clock::Real().NowNs() + options_.progress_deadline_ns);
+  return OfDevice(allocator_.device().Wait(work, Clock::Real().NowNs() + options_.progress_deadline_ns));
+}
+
+// A device that is not done in time is a failure of this rank, a message that is late one of a peer.
+absl::Status Executor::OfDevice(const absl::Status& status) const {
   if (!absl::IsDeadlineExceeded(status)) {
     return status;
   }
   const std::optional<Action> action = recorder_.FirstUnderWay();
-  return absl::DeadlineExceededError(fmt::format(
+  return absl::InternalError(fmt::format(
       "the device of rank {} has not done {} within {:.1f} s; it is stuck: look at its driver's log", rank(),
       action.has_value() ? ToString(*action) : "its work", static_cast<double>(options_.progress_deadline_ns) * 1e-9));
 }

@@ -120,8 +120,9 @@ class Executor {
   absl::Status SendOut(const Pass& pass, const Action& action);
   absl::Status ReceiveIn(const Pass& pass, const Action& action);
   absl::Status EndIteration(int64_t iteration);
-  // Waits for the device; DeadlineExceeded names the action that it is at.
+  // Waits for the device. Internal: it is not done in time; names the action that it is at.
   absl::Status AwaitDevice(const Completion& work) const;
+  absl::Status OfDevice(const absl::Status& status) const;
   // Says when the last iteration has ended: the next one's first action has begun.
   void EndPending(int64_t end_ns);
   // Reports the iterations that have ended and whose messages have left the device.

@@ -280,7 +280,7 @@ bool GpuDevice::Await(const Completion& work, int64_t deadline_ns) {
   if (Device::Await(work, deadline_ns)) {
     return true;
   }
-  (void)Fail(absl::DeadlineExceededError(
+  (void)Fail(absl::InternalError(  // a late peer would be a deadline's
       fmt::format("{} has failed: its work is not over in time; restart the worker, and check the driver's log (dmesg) "
                   "if it fails again",
                   name_)));

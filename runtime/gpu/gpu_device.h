@@ -30,7 +30,8 @@
 namespace geopipe {
 
 // The first error of the device is final: all work that is not over fails with it, as does all that follows. A wait
-// that passes its deadline is such an error. What the device then still holds is left to the end of the process.
+// that passes its deadline is such an error (Internal). What the device then still holds is left to the end of the
+// process.
 class GpuDevice final : public Device {
  public:
   // Tells whether device `ordinal` of those that this process sees can be opened; makes no context on it. `library`:

@@ -143,8 +143,6 @@ absl::Status GpuError(const GpPort& port, GpResult result, std::string_view doin
   switch (result) {
     case kGpOutOfMemory:
       return absl::ResourceExhaustedError(message);
-    case kGpDeviceLost:
-      return absl::DataLossError(message);
     case kGpUnsupported:
       return absl::UnimplementedError(message);
     default:

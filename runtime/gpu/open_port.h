@@ -31,8 +31,8 @@ std::string CudaVersionText(int32_t version);
 absl::Status CheckGpuDevice(const GpDeviceProperties& properties);
 
 // The error that a call of the port returned, with its sentence: "<doing>: <sentence>". ResourceExhausted: out of
-// memory. DataLoss: the device is lost. Unimplemented: unsupported. Internal: all others. REQUIRES: `result` is neither
-// kGpOk nor kGpNotReady; the calling thread made the call, and none since.
+// memory. Unimplemented: unsupported. Internal: all others, a lost device among them, which a new process may find
+// well. REQUIRES: `result` is neither kGpOk nor kGpNotReady; the calling thread made the call, and none since.
 absl::Status GpuError(const GpPort& port, GpResult result, std::string_view doing);
 
 }  // namespace geopipe

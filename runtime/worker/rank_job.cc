@@ -1,5 +1,6 @@
 #include "runtime/worker/rank_job.h"
 
+#include <absl/strings/match.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -543,6 +544,14 @@ absl::Status RankJob::Train(int64_t start_iteration, int64_t end_iteration, cons
     observer.on_state(next_iteration_);
   }
   return status;
+}
+
+absl::Status RankJob::CauseOf(const absl::Status& status) const {
+  const absl::Status device = memory_->device->health();
+  if (device.ok()) {
+    return status;
+  }
+  return absl::StrContains(status.message(), device.message()) ? absl::Status(device.code(), status.message()) : device;
 }
 
 void RankJob::NoteState(int64_t next_iteration) {

@@ -132,6 +132,10 @@ class RankJob {
   absl::Status Train(int64_t start_iteration, int64_t end_iteration, const Observer& observer,
                      int64_t evaluate_from = 0);
 
+  // The error of the rank's device where that has failed, as whatever else goes wrong then follows from it; else
+  // `status`, of Connect or Train.
+  absl::Status CauseOf(const absl::Status& status) const;
+
   // Begins to copy the state into memory that outlives the process, for a job that wants it; the next update waits for
   // it on the device. Errors: those of KeptStates::Save.
   absl::Status KeepState();

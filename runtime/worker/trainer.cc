@@ -135,7 +135,7 @@ void Trainer::Loop() {
       const auto& commit = std::get<RunCommit>(*order);
       TrainingReturned returned;
       returned.epoch = commit.epoch;
-      returned.status = Commit(commit.epoch, commit.command);
+      returned.status = job_->CauseOf(Commit(commit.epoch, commit.command));
       returned.states = States();
       returned.peaks = job_->memory_peaks();
       hooks_.post(std::move(returned));

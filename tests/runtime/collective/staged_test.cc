@@ -4,7 +4,10 @@
 
 #include <array>
 #include <catch2/catch.hpp>
+#include <chrono>
+#include <condition_variable>
 #include <cstring>
+#include <mutex>
 #include <thread>
 
 #include "optimizer/base/status_macros.h"
@@ -205,18 +208,27 @@ TEST_CASE("staged: a rank may be a hundred operations ahead, and they depend on 
 // The watch of a thread that waits in Join.
 class JoinWatch final : public WaitWatch {
  public:
-  void BeginWait() override {
-    waits_ = true;
-    waits_.notify_all();
+  void BeginWait() override { Set(true); }
+  void EndWait() override { Set(false); }
+  // True when the thread waits for other ranks; false: it does not within `limit`.
+  bool AwaitWait(std::chrono::milliseconds limit) {
+    std::unique_lock lock(mutex_);
+    return changed_.wait_for(lock, limit, [this] { return waits_; });
   }
-  void EndWait() override { waits_ = false; }
-  void AwaitWait() { waits_.wait(false); }
 
  private:
-  std::atomic<bool> waits_ = false;
+  void Set(bool waits) {
+    const std::lock_guard lock(mutex_);
+    waits_ = waits;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool waits_ = false;
 };
 
-TEST_CASE("staged: an abort ends what waits for other ranks or for the device, with work queued behind") {
+TEST_CASE("staged: an abort ends what waits for other ranks, or for the device and then not for them") {
   const bool device_is_held = GENERATE(false, true);
   CAPTURE(device_is_held);
   std::array<JoinWatch, 2> watches;
@@ -229,12 +241,14 @@ TEST_CASE("staged: an abort ends what waits for other ranks or for the device, w
   const Completion done = *member.communicator->AllReduce(ReduceOp::kSum, ElementsOf(value), ElementsOf(value));
   const Completion behind = *member.communicator->AllReduce(ReduceOp::kSum, ElementsOf(value), ElementsOf(value));
   const absl::Status why = absl::CancelledError("the epoch has ended");
+  bool waits_for_others = false;
   std::thread aborter([&] {
-    watches[0].AwaitWait();
+    waits_for_others = watches[0].AwaitWait(std::chrono::milliseconds(device_is_held ? 30 : 60'000));
     members[device_is_held ? 0 : 1]->communicator->Abort(why);
   });
   CHECK(member.communicator->Join(done) == why);
   aborter.join();
+  CHECK(waits_for_others == !device_is_held);
   CHECK(member.communicator->Join(behind) == why);
   CHECK(member.communicator->Barrier().status() == why);
   CHECK(members[1]->communicator->Barrier().status() == why);
@@ -261,7 +275,8 @@ TEST_CASE("staged: a device that fails fails the group, on all ranks, with its o
     absl::StatusOr<Completion> done =
         member.communicator->AllReduce(ReduceOp::kSum, ElementsOf(value), ElementsOf(value));
     const absl::Status result = done.ok() ? member.communicator->Join(*done) : done.status();
-    CHECK(absl::StrContains(result.message(), "off the bus"));
+    CHECK(absl::StrContains(result.message(), "the device of rank 0 of 2 has failed: off the bus"));
+    CHECK(absl::IsAborted(result));  // no failure of the other rank's own
     CHECK(absl::StrContains(member.communicator->Barrier().status().message(), "off the bus"));
     member.device.Drain();
     CHECK((!done.ok() || !done->status().ok()));
@@ -272,7 +287,7 @@ TEST_CASE("staged: a device that is stuck fails the group in time, on all ranks"
   const std::vector<std::shared_ptr<Member>> members = MembersOf({.options = {.longest_wait_ns = 200 * kMs}});
   members[0]->device.Hold(Queue::kCompute);
   const Tensor value = members[0]->New(1);
-  CHECK(absl::IsDeadlineExceeded(members[0]->AllReduce(value)));
+  CHECK(absl::IsAborted(members[0]->AllReduce(value)));
   CHECK(absl::StrContains(members[0]->communicator->status().message(), "the device of rank 0 of 2"));
   CHECK(members[1]->communicator->Barrier().status() == members[0]->communicator->status());
   members[0]->device.Release(Queue::kCompute);

@@ -415,6 +415,7 @@ TEST_CASE("a device that is stuck is given up in time, by the name of its action
   const Result alone = Train({.kind = ScheduleKind::kGpipe, .ranks = 1}, hardware).front();
   INFO(alone.status);
   CHECK(absl::StrContains(alone.status.message(), "the device of rank 0 has not done 0F0 within 0.1 s") == !patient);
+  CHECK(absl::IsInternal(alone.status) == !patient);  // a deadline's would be a peer's
   CHECK(alone.under_way == (patient ? "" : "0F0"));
 }
 

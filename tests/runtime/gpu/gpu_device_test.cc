@@ -200,7 +200,7 @@ TEST_CASE("a lost device fails all that it had to do, and all that follows, with
   lost.Then([&] { told = true; });
   const absl::Status status = device.Wait(lost, DeviceDeadlineNs());
   CHECK(told);
-  CHECK(status.code() == absl::StatusCode::kDataLoss);
+  CHECK(absl::IsInternal(status));
   const std::string sentence(status.message());
   CHECK_THAT(sentence, StartsWith(kName + " has failed: "));
   CHECK_THAT(sentence, Contains(fault == "lost_at=2" ? "illegal memory access" : "fallen off the bus"));
@@ -228,7 +228,7 @@ TEST_CASE("a kernel that never ends is one sentence at the deadline, and closing
   REQUIRE(FillFromHost(tensor, [](const Tensor&) { return absl::OkStatus(); }).ok());
   CHECK(device.Wait(other, DeviceDeadlineNs()).ok());
   const absl::Status status = device.Wait(stuck, Clock::Real().NowNs() + 1'000'000);
-  CHECK(absl::IsDeadlineExceeded(status));
+  CHECK(absl::IsInternal(status));
   CHECK_THAT(std::string(status.message()), StartsWith(kName + " has failed: its work is not over in time"));
   CHECK(device.health() == status);
 }
@@ -240,7 +240,7 @@ TEST_CASE("memory runs out as one sentence, and the device goes on") {
   const Buffer first = *allocator.Allocate(kBytes, MemoryCategory::kWeights);
   const absl::StatusOr<Buffer> second = allocator.Allocate(kBytes, MemoryCategory::kActivations);
   CHECK(absl::IsResourceExhausted(second.status()));
-  CHECK_THAT(std::string(second.status().message()), Contains("4000 bytes for activations"));
+  CHECK_THAT(std::string(second.status().message()), Contains("the device has no 4000 bytes for activations left"));
   CHECK(allocator.Allocate(kBytes, MemoryCategory::kActivations).ok());
 }
 

@@ -128,7 +128,7 @@ TEST_CASE("errors of the port become statuses with their sentence") {
   const absl::Status status = GpuError(gpu.port(), result, "allocating the gradients");
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(status.message()), Contains("allocating the gradients: 4096 bytes: out of memory"));
-  CHECK(GpuError(gpu.port(), kGpDeviceLost, "x").code() == absl::StatusCode::kDataLoss);
+  CHECK(GpuError(gpu.port(), kGpDeviceLost, "x").code() == absl::StatusCode::kInternal);
   CHECK(GpuError(gpu.port(), kGpUnsupported, "x").code() == absl::StatusCode::kUnimplemented);
   CHECK(GpuError(gpu.port(), kGpInvalid, "x").code() == absl::StatusCode::kInternal);
 }

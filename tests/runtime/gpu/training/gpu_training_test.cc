@@ -204,12 +204,12 @@ TEST_CASE("a GPU that is lost amid an iteration, hangs, or has too little memory
     std::string sentence;
   };
   const std::vector<Case> cases = {
-      {"lost_at=40", absl::StatusCode::kDataLoss, "illegal memory access"},
-      {"off_bus_at=40", absl::StatusCode::kDataLoss, "fallen off the bus"},
-      {"stuck_at=40", absl::StatusCode::kDeadlineExceeded, "its work is not over in time"},
-      {"out_of_memory_at=12", absl::StatusCode::kResourceExhausted, "do not fit into the device's memory"},
+      {"lost_at=40", absl::StatusCode::kInternal, "illegal memory access"},
+      {"off_bus_at=40", absl::StatusCode::kInternal, "fallen off the bus"},
+      {"stuck_at=40", absl::StatusCode::kInternal, "its work is not over in time"},
+      {"out_of_memory_at=12", absl::StatusCode::kResourceExhausted, "left, though this worker uses"},
       {"host_out_of_memory_at=5", absl::StatusCode::kResourceExhausted, "the host has no"},
-      {"memory_bytes=200000", absl::StatusCode::kResourceExhausted, "do not fit into the device's memory"},
+      {"memory_bytes=200000", absl::StatusCode::kResourceExhausted, "left, though this worker uses"},
   };
   CHECK(TrainUntilFailure("").ok());
   for (const Case& c : cases) {
