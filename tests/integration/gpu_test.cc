@@ -1,94 +1,79 @@
 // Jobs on GPUs through the installed programs, where an emulated GPU stands behind the port
-// (tests/support/gpu_emulator).
-#include <fmt/format.h>
-
+// (tests/support/gpu_emulator). They keep the pace of described devices, so that nobody has to measure one.
 #include <catch2/catch.hpp>
 #include <cmath>
-#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "tests/support/command.h"
+#include "tests/integration/daemons.h"
+#include "tests/integration/grid_job.h"
 
 namespace geopipe {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kIterations = 4;
+constexpr int64_t kIterations = 3;
 
-// A model whose iteration takes an emulated GPU some 0.1 s. `parallelism`: of the job.
-std::string JobText(const std::string& parallelism) {
-  return fmt::format(R"(apiVersion: geopipe/v1
-kind: TrainingJob
-metadata: {{name: tiny-gpu}}
-spec:
-  model:
-    {{hidden_size: 32, intermediate_size: 64, num_hidden_layers: 4, num_attention_heads: 4, num_key_value_heads: 2,
-     vocab_size: 258, max_position_embeddings: 64}}
-  data: {{format: text, path: ["{}"], tokenizer: byte}}
-  training: {{iterations: {}, tokens_per_iteration: 256, seed: 1, learning_rate: 5.0e-3, grad_clip: 1.0}}
-  precision: fp32
-  search: {{micro_batch_size: [2], sequence_length: [32]}}
-  parallelism: {{{}}}
-  recovery: memory
-)",
-                     SourcePath("LICENSE"), kIterations, parallelism);
-}
-
-// Trains at so many sites and returns the losses and norms of all iterations.
-std::vector<double> Train(const std::string& parallelism, int sites, const std::string& schedule,
-                          const std::string& backend) {
-  const TempFolder folder = *TempFolder::Create("geopipe-test-");
-  const std::string job = (folder.path() / "job.yaml").string();
-  REQUIRE(WriteFileAtomically(job, JobText(parallelism)).ok());
-  std::vector<std::string> args{"playground",
-                                "--job",
-                                job,
-                                "--output",
-                                folder.path().string(),
-                                "-o",
-                                "json",
-                                "--sites",
-                                std::to_string(sites),
-                                "--link",
-                                "latency=1ms,bandwidth=1Gbps",
-                                "--schedule",
-                                schedule,
-                                "--backend",
-                                backend};
+// A job of 256 tokens an iteration. The site east has four devices, west one.
+Json Train(const std::string& backend, const GridJob& job, std::vector<std::string> more = {}) {
+  const TempFolder folder = TestFolder();
+  GridJob small = job;
+  small.tokens_per_iteration = 256;
+  more.insert(more.end(), {"--pace", "--backend", backend});
   if (backend == "cuda") {
-    args.insert(args.end(), {"--gpu-library", GEOPIPE_BINARY_DIR "/bin/libgeopipe_cuda_emulated.so"});
+    more.insert(more.end(), {"--gpu-library", GEOPIPE_BINARY_DIR "/bin/libgeopipe_cuda_emulated.so"});
   }
-  const CommandResult result = RunCommand("geopipectl", args);
-  INFO(result.err);
-  INFO(result.out);
-  REQUIRE(result.exit_status.success());
-  const Json report = Json::parse(result.out);
-  REQUIRE(report["iterations"].size() == kIterations);
-  std::vector<double> numbers;
-  for (const Json& iteration : report["iterations"]) {
-    numbers.push_back(iteration["loss"].get<double>());
-    numbers.push_back(iteration["grad_norm"].get<double>());
-  }
-  return numbers;
+  INFO(job.parallelism);
+  return TrainGridJob(folder, WriteGridJob(folder, small),
+                      WriteGridSites(folder, "sites", {{.name = "east", .devices_per_node = 4}, {.name = "west"}}),
+                      kIterations, more);
 }
 
-bool AreClose(const std::vector<double>& a, const std::vector<double>& b) {
-  for (size_t i = 0; i < a.size(); ++i) {
-    if (std::abs(a[i] - b[i]) > 1e-5 * std::abs(a[i])) {
-      return false;
+void CheckClose(const Json& report, const Json& processor) {
+  REQUIRE(report["iterations"].size() == kIterations);
+  for (size_t i = 0; i < kIterations; ++i) {
+    for (const std::string number : {"loss", "grad_norm"}) {
+      const double expected = processor["iterations"][i][number].get<double>();
+      INFO(number << " of iteration " << i);
+      CHECK(std::abs(report["iterations"][i][number].get<double>() - expected) <= 1e-5 * std::abs(expected));
     }
   }
-  return a.size() == b.size();
 }
 
-TEST_CASE("jobs on GPUs have the processors' losses, and the same bits for every schedule") {
-  const std::vector<double> processor = Train("pipeline: 1", 1, "gpipe", "cpu");
-  const std::vector<double> whole = Train("pipeline: 1", 1, "gpipe", "cuda");
-  CHECK(AreClose(whole, processor));
-  CHECK(Train("pipeline: 2", 2, "zb-h1", "cuda") == whole);
-  CHECK(AreClose(Train("pipeline: 1, tensor: 2, data: 2, zero_stage: 1", 1, "gpipe", "cuda"), processor));
+TEST_CASE("jobs on GPUs have the processors' losses, and the same bits for every schedule, delta_n and split") {
+  const GridJob whole{.name = "whole", .parallelism = "tensor: 1, data: 1, pipeline: 1", .sites = "east"};
+  const Json on_gpu = Train("cuda", whole);
+  CheckClose(on_gpu, Train("cpu", whole));
+  const Json compared = Train("cuda", {.name = "split", .parallelism = "tensor: 1, data: 1, pipeline: 2"},
+                              {"--compare", "1f1b:blocking,interleaved,zb-h1,zb-v,geopipe,geopipe-zb"});
+  REQUIRE(compared["variants"].size() == 6);
+  int64_t delta_n = 0;
+  for (const Json& variant : compared["variants"]) {
+    INFO(variant["variant"]);
+    CHECK(GridNumbers(variant) == GridNumbers(on_gpu));
+    delta_n = std::max(delta_n, variant["plan"]["delta_n"][0].get<int64_t>());
+  }
+  CHECK(delta_n > 0);
+}
+
+TEST_CASE("grids of GPUs have the processors' losses, and the same bits whatever they divide or make again") {
+  const Json processor =
+      Train("cpu", {.name = "one", .parallelism = "tensor: 1, data: 1, pipeline: 1", .sites = "east"});
+  CheckClose(
+      Train("cuda", {.name = "both", .parallelism = "pipeline: 1, tensor: 2, data: 2, zero_stage: 1", .sites = "east"}),
+      processor);
+  // Gradients are reduced after each micro-batch from stage 2 on, and once an iteration before.
+  std::vector<std::string> numbers;
+  for (const std::string divided :
+       {"zero_stage: 0", "zero_stage: 1, recompute: selective", "zero_stage: 2", "zero_stage: 3, recompute: full"}) {
+    const Json report = Train(
+        "cuda", {.name = "replicas", .parallelism = "tensor: 1, pipeline: 1, data: 2, " + divided, .sites = "east"});
+    CheckClose(report, processor);
+    numbers.push_back(GridNumbers(report));
+  }
+  CHECK(numbers[1] == numbers[0]);
+  CHECK(numbers[3] == numbers[2]);
 }
 
 }  // namespace
