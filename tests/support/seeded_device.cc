@@ -49,8 +49,12 @@ void SeededDevice::Free(std::byte* memory, int64_t bytes, MemorySpace space) {
 
 absl::Status SeededDevice::EnqueueCopy(const std::byte* from, std::byte* to, int64_t bytes, Queue queue) {
   Enqueue(
-      [from, to, bytes] {
-        std::memcpy(Real(to), Real(from), static_cast<size_t>(bytes));
+      [this, from, to, bytes] {
+        const auto half = static_cast<size_t>(bytes / 2);
+        std::memcpy(Real(to), Real(from), half);
+        on_copies_();
+        std::memcpy(Real(to) + half, Real(from) + half, static_cast<size_t>(bytes) - half);
+        on_copies_();
         return absl::OkStatus();
       },
       static_cast<int64_t>(static_cast<double>(bytes) / copied_bytes_per_ns_), queue);
@@ -76,7 +80,8 @@ Completion SeededDevice::EnqueueRecord(Queue queue, const Mark& begun) {
       completion.Fail(status);
     }
   };
-  if (fault_ == DeviceFault::kLandsEarly && queue == Queue::kIn) {
+  if ((fault_ == DeviceFault::kLandsEarly && queue == Queue::kIn) ||
+      (fault_ == DeviceFault::kLeavesEarly && queue == Queue::kOut)) {
     finish(told_error());
     queues_.Record(line, end, nullptr);
   } else {

@@ -27,6 +27,7 @@ enum class DeviceFault : uint8_t {
   kHidesFailure,      // work on a failed device completes as if it were done
   kIgnoresDeadlines,  // a wait lasts until the work is done, and what is held goes on then
   kLandsEarly,        // what comes in counts as there before it is
+  kLeavesEarly,       // what leaves counts as there before it is
 };
 
 class SeededDevice final : public Device {
@@ -49,6 +50,8 @@ class SeededDevice final : public Device {
 
   // A kernel: of so much modelled time.
   void Enqueue(std::function<absl::Status()> work, int64_t duration_ns = 0, Queue queue = Queue::kCompute);
+  // Calls `look` on the device's thread amid each copy, and behind it. REQUIRES: there is no work yet.
+  void OnCopies(std::function<void()> look) { on_copies_ = std::move(look); }
   // Returns when nothing is left to do that can be done; not counted as a wait.
   void Drain();
   // Fails as devices do: once and for all.
@@ -93,6 +96,7 @@ class SeededDevice final : public Device {
 
   const DeviceFault fault_;
   double copied_bytes_per_ns_ = 25;
+  std::function<void()> on_copies_ = [] {};
   std::map<std::byte*, int64_t> registered_;
   mutable std::mutex mutex_;
   std::condition_variable told_;

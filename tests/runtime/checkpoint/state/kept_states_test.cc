@@ -1,159 +1,25 @@
-// Checks that what a rank keeps in memory is there, whole and to the last bit, for the process that follows, whenever
-// the one before was killed.
+// Checks that what a rank keeps in memory is there, whole and to the last bit, for the process that follows.
 #include "runtime/checkpoint/state/kept_states.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
-#include <cstdlib>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 
 #include "optimizer/base/splitmix64.h"
-#include "optimizer/base/status_macros.h"
-#include "runtime/base/process.h"
-#include "tests/runtime/checkpoint/written_checkpoint.h"
+#include "tests/runtime/checkpoint/state/keeping_rank.h"
 #include "tests/support/seed.h"
-#include "tests/support/seeded_device.h"
 
 namespace geopipe {
 namespace {
-
-using Identities = std::vector<StateIdentity>;
-
-constexpr KeptStates::Owner kOwner{.run_incarnation = 17, .rank = 2};
-
-UniqueFd NewMemory() {
-  UniqueFd fd(memfd_create("kept-states-test", MFD_CLOEXEC));
-  REQUIRE(fd.valid());
-  return fd;
-}
-
-// The states that a process started with the memory has.
-KeptStates Opened(const UniqueFd& memory) {
-  absl::StatusOr<KeptStates> states = KeptStates::Open(UniqueFd(fcntl(memory.get(), F_DUPFD_CLOEXEC, 3)));
-  INFO(states.status());
-  REQUIRE(states.ok());
-  return *std::move(states);
-}
-
-// The values of a state: each of a tensor, its moments and a stage has its own.
-class StateNumbers final : public WeightSource {
- public:
-  StateNumbers(const StateIdentity& state, int32_t stage) : state_(state), stage_(stage) {}
-
-  absl::Status Read(std::string_view name, const std::vector<int64_t>& /*shape*/, std::span<float> values) override {
-    Fill(std::string(name), values);
-    return absl::OkStatus();
-  }
-  absl::StatusOr<bool> ReadMoments(std::string_view name, const std::vector<int64_t>& /*shape*/, std::span<float> first,
-                                   std::span<float> second) override {
-    Fill(FirstMomentName(name), first);
-    Fill(SecondMomentName(name), second);
-    return true;
-  }
-
- private:
-  void Fill(const std::string& name, std::span<float> values) const {
-    const auto number = static_cast<int64_t>(static_cast<uint64_t>(state_.iteration) + (state_.epoch << 32U));
-    std::ranges::copy(StateValues(number, fmt::format("{} {}", stage_, name), std::ssize(values)), values.begin());
-  }
-
-  const StateIdentity state_;
-  const int32_t stage_;
-};
-
-// A rank with the stages 0 and 3 of a tied model, so that both have an embedding, on the processor or a device of its
-// own.
-class KeepingRank {
- public:
-  explicit KeepingRank(bool on_device = false, int64_t hidden_size = 8) : model_(SmallModel(4, /*tied=*/true)) {
-    model_.hidden_size = hidden_size;
-    if (on_device) {
-      device_ = std::make_unique<SeededDevice>();
-      allocator_ = std::make_unique<Allocator>(1 << 20, *device_);
-      backend_ = std::make_unique<SeededBackend>(*device_, *allocator_);
-    } else {
-      allocator_ = std::make_unique<Allocator>(1 << 30);
-      backend_ = *CpuBackend::Create(1, *allocator_);
-    }
-    Become({});
-  }
-
-  // The parameters get the values of a state. On the device this is under way when it returns.
-  void Become(const StateIdentity& state) {
-    sets_.clear();
-    stages_.clear();
-    for (const int32_t stage : {0, 3}) {
-      StateNumbers numbers(state, stage);
-      auto set = ParameterSet::Create(ParameterBuckets(model_, LayersOf(stage)), {}, numbers, *allocator_, *backend_);
-      INFO(set.status());
-      REQUIRE(set.ok());
-      sets_.push_back(*std::move(set));
-      stages_.push_back({.stage = stage, .parameters = sets_.back().all()});
-    }
-  }
-  // Saves what the parameters are, and waits for it.
-  absl::Status SaveNow(KeptStates& kept, const StateIdentity& state) {
-    GP_ASSIGN_OR_RETURN(const Completion copied, kept.Save(state, stages_));
-    return HostDevice().Wait(copied, DeviceDeadlineNs());
-  }
-  void Save(KeptStates& kept, const StateIdentity& state) {
-    Become(state);
-    const absl::Status status = SaveNow(kept, state);
-    INFO(status);
-    REQUIRE(status.ok());
-  }
-
-  static LayerRange LayersOf(int32_t stage) {
-    return {.first = stage, .last = stage, .has_embedding = stage == 0, .has_head = stage == 3};
-  }
-  std::vector<ParameterTensor> TensorsOf(int32_t stage) const { return ParameterTensors(model_, LayersOf(stage)); }
-  const std::vector<KeptStates::Stage>& stages() const { return stages_; }
-
-  SeededDevice& device() { return *device_; }
-
-  // True when everything kept of the state has the values of `content`.
-  bool IsWhole(const KeptStates& kept, const StateIdentity& state, const StateIdentity& content) const {
-    return std::ranges::all_of(std::vector{0, 3}, [&](int32_t stage) {
-      const auto source = kept.Read(kOwner, state, stage);
-      REQUIRE(source.ok());
-      StateNumbers numbers(content, stage);
-      return std::ranges::all_of(TensorsOf(stage), [&](const ParameterTensor& tensor) {
-        return AllOf(**source, tensor) == AllOf(numbers, tensor);
-      });
-    });
-  }
-  bool IsWhole(const KeptStates& kept, const StateIdentity& state) const { return IsWhole(kept, state, state); }
-
- private:
-  // The bits of the value and the moments.
-  static std::vector<uint32_t> AllOf(WeightSource& source, const ParameterTensor& tensor) {
-    const auto count = static_cast<size_t>(tensor.count());
-    std::vector<uint32_t> bits(3 * count);
-    const std::span<float> values(reinterpret_cast<float*>(bits.data()), bits.size());
-    REQUIRE(source.Read(tensor.name, tensor.shape, values.first(count)).ok());
-    REQUIRE(source.ReadMoments(tensor.name, tensor.shape, values.subspan(count, count), values.last(count)).value());
-    return bits;
-  }
-
-  ModelSpec model_;
-  std::unique_ptr<SeededDevice> device_;
-  std::unique_ptr<Allocator> allocator_;
-  std::unique_ptr<Backend> backend_;
-  std::vector<ParameterSet> sets_;
-  std::vector<KeptStates::Stage> stages_;
-};
 
 TEST_CASE("two states alternate, with all bits of their weights and moments, and outlive who has saved them") {
   const bool on_device = GENERATE(false, true);
@@ -470,91 +336,6 @@ TEST_CASE("a state is saved without faulting pages in, from the first one on") {
       CHECK(faults_of_save(kept, {.iteration = iteration, .epoch = epoch}) < most);
     }
   }
-}
-
-// A rank for each of four successive states, so that saving is all that a process does. A state takes the place of the
-// one two iterations before, whose values are others.
-using Ranks = std::vector<std::unique_ptr<KeepingRank>>;
-
-StateIdentity ContentOf(const StateIdentity& state) { return {.iteration = state.iteration % 4, .epoch = 0}; }
-
-// The child: a state after the other. Says 's' for each that is saved.
-[[noreturn]] void SaveForEver(const UniqueFd& memory, const Ranks& ranks, int64_t iteration, int said) {
-  KeptStates kept = *KeptStates::Open(UniqueFd(dup(memory.get())));
-  if (!kept.Prepare(kOwner, ranks[0]->stages()).ok()) {
-    _exit(1);
-  }
-  for (;; ++iteration) {
-    const StateIdentity state{.iteration = iteration, .epoch = 1};
-    if (!kept.Save(state, ranks[static_cast<size_t>(iteration % 4)]->stages()).ok()) {
-      _exit(2);
-    }
-    const char what = 's';
-    if (write(said, &what, 1) != 1) {
-      _exit(3);
-    }
-  }
-}
-
-TEST_CASE("of a process that is killed while it saves states each that is listed is whole, the newest too, 200 times") {
-  const uint64_t seed = TestSeed();
-  INFO("GEOPIPE_TEST_SEED=" << seed);
-  SplitMix64 random(seed);
-  const UniqueFd memory = NewMemory();
-  Ranks ranks;
-  for (int64_t iteration = 0; iteration < 4; ++iteration) {
-    ranks.push_back(std::make_unique<KeepingRank>(false, 64));
-    ranks.back()->Become(ContentOf({iteration, 1}));
-  }
-  int64_t newest = 0;
-  int within = 0;  // a state that was not saved yet
-  for (int kill_number = 0; kill_number < 200; ++kill_number) {
-    INFO("kill " << kill_number << ", newest " << newest);
-    int ends[2];
-    REQUIRE(pipe(ends) == 0);
-    const UniqueFd from(ends[0]);
-    UniqueFd to(ends[1]);
-    const pid_t child = fork();
-    if (child == 0) {
-      (void)DieWithParent(SIGKILL);
-      SaveForEver(memory, ranks, newest + 1, to.get());
-    }
-    REQUIRE(child > 0);
-    to.Reset();
-    int64_t said = 0;
-    const auto hear = [&] {
-      char what = 0;
-      const bool heard = read(from.get(), &what, 1) == 1;
-      said += heard ? 1 : 0;
-      return heard;
-    };
-    // Some way into its work, and then any moment of the next fraction of a millisecond.
-    for (uint64_t steps = (newest == 0 ? 1 : 0) + random.Next() % 5; steps > 0; --steps) {
-      REQUIRE(hear());
-    }
-    pollfd quiet{.fd = -1, .events = 0, .revents = 0};
-    const timespec moment{.tv_sec = 0, .tv_nsec = static_cast<int64_t>(random.Next() % 400'000)};
-    ppoll(&quiet, 1, &moment, nullptr);
-    REQUIRE(kill(child, SIGKILL) == 0);
-    int status = 0;
-    REQUIRE(waitpid(child, &status, 0) == child);
-    REQUIRE((WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL));
-    while (hear()) {
-    }
-    const KeptStates kept = Opened(memory);
-    const Identities states = kept.List(17);
-    REQUIRE_FALSE(states.empty());
-    REQUIRE(states[0].iteration >= newest + said);
-    REQUIRE(states[0].iteration <= newest + said + 1);
-    REQUIRE((states.size() == 1 || states[1].iteration == states[0].iteration - 1));
-    for (const StateIdentity& state : states) {
-      REQUIRE(ranks[0]->IsWhole(kept, state, ContentOf(state)));
-    }
-    within += states.size() == 1 && states[0].iteration > 1 ? 1 : 0;
-    newest = states[0].iteration;
-  }
-  CHECK(newest > 200);
-  CHECK(within > 20);
 }
 
 }  // namespace
