@@ -39,8 +39,8 @@ inline constexpr std::string_view kLossKinds[] = {"cut",  "killed",      "exited
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit);
 
 // Evidence of a worker's report of its own failure. A broken or silent peer (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED,
-// CANCELLED) is a consequence; everything else is a root cause, and permanent unless it is a bug (INTERNAL, UNKNOWN):
-// what is missing, does not fit or is damaged is so for the next worker, too.
+// CANCELLED) is a consequence; everything else is a root cause, and permanent unless it is a bug or a device that has
+// failed (INTERNAL, UNKNOWN): what is missing, does not fit or is damaged is so for the next worker, too.
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report);
 
 class FailureDiagnosis {
