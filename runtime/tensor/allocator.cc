@@ -308,8 +308,7 @@ absl::Status Allocator::Exhausted(int64_t bytes, MemoryCategory category) const 
     return absl::ResourceExhaustedError(fmt::format(
         "{} bytes for {} do not fit into the {} bytes of the host's memory that the device may move data through, of "
         "which {} are in use ({}){}; give the host more memory, or use fewer devices on it, or a smaller micro-batch "
-        "or "
-        "sequence",
+        "or sequence",
         bytes, name, limit_bytes_, total_.bytes, in_use, ready));
   }
   if (limit_bytes_ == kUnlimitedMemoryBytes) {
