@@ -1,6 +1,8 @@
 #include <cmath>
 
+#include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/gpu/gpu_attention.h"
 #include "tests/device/kernel_checks.h"
 
 namespace geopipe {
@@ -105,11 +107,9 @@ absl::Status CheckSoftmax(KernelChecks& checks, DType dtype) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAttention(KernelChecks& checks, DType dtype) {
-  AttentionShape shape = {.batch = checks.Extent(2, 2, 1), .sequence = checks.Extent(48, 500, 4096)};
-  shape.kv_heads = checks.Extent(3, 4, 2);  // of real size, more than are worked on at once
-  shape.heads = shape.kv_heads * checks.Extent(3, 4, 4);
-  shape.head_dim = 2 * checks.Extent(8, 64, 64);
+namespace {
+
+absl::Status CheckAttentionOf(KernelChecks& checks, DType dtype, AttentionShape shape) {
   checks.Begin(fmt::format("attention {}, {} x {} x {} heads ({} of keys) of {}", NameOf(dtype), shape.batch,
                            shape.sequence, shape.heads, shape.kv_heads, shape.head_dim));
   const int64_t tokens = shape.batch * shape.sequence;
@@ -169,6 +169,23 @@ absl::Status CheckAttention(KernelChecks& checks, DType dtype) {
   checks.trial().Changed(GpuTrial::ViewOf(statistics));
   checks.End();
   return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CheckAttention(KernelChecks& checks, DType dtype) {
+  AttentionShape shape = {.batch = checks.Extent(2, 2, 1), .sequence = checks.Extent(48, 500, 4096)};
+  shape.kv_heads = checks.Extent(3, 4, 2);  // of real size, more than are worked on at once
+  shape.heads = shape.kv_heads * checks.Extent(3, 4, 4);
+  shape.head_dim = 2 * checks.Extent(8, 64, 64);
+  return CheckAttentionOf(checks, dtype, shape);
+}
+
+absl::Status CheckAttentionInTurns(KernelChecks& checks) {
+  const AttentionShape shape = {.batch = 1, .sequence = 2400, .heads = 8, .kv_heads = 4, .head_dim = 2};
+  const int64_t at_once = StepsOf(shape, DType::kBf16).heads;
+  GP_CHECK(at_once == 3, "{} heads at once", at_once);
+  return CheckAttentionOf(checks, DType::kBf16, shape);
 }
 
 }  // namespace geopipe

@@ -87,6 +87,8 @@ absl::Status CheckNorms(KernelChecks& checks, DType dtype);
 absl::Status CheckRope(KernelChecks& checks, DType dtype);
 absl::Status CheckSoftmax(KernelChecks& checks, DType dtype);
 absl::Status CheckAttention(KernelChecks& checks, DType dtype);
+// Attention whose heads of keys do not fit into the workspace at once: three, and then one.
+absl::Status CheckAttentionInTurns(KernelChecks& checks);
 absl::Status CheckSwiGlu(KernelChecks& checks, DType dtype);
 absl::Status CheckLoss(KernelChecks& checks, DType dtype);
 absl::Status CheckSlicedLoss(KernelChecks& checks, DType dtype);

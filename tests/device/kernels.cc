@@ -35,7 +35,7 @@ absl::Status CheckAll(GpuDevice& device, const DeviceCheckOptions& options, Size
       }
     }
   }
-  return absl::OkStatus();
+  return sizes == Sizes::kSmall ? CheckAttentionInTurns(checks) : absl::OkStatus();
 }
 
 }  // namespace
