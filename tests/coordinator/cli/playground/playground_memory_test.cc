@@ -89,7 +89,8 @@ TEST_CASE("GPUs have a memory of their own: a host holds processes, and what ran
   const PlaygroundLayout layout = Layout(2, 4);
   CHECK(CheckHostHolds(Job(), BackendKind::kCuda, layout, kCoordinatorBytes + 2 * kAgentBytes + 8 * kWorkerBytes).ok());
   TwoStages f;
-  CHECK(f.Check(BackendKind::kCuda, 0).ok());
+  CHECK(f.Check(BackendKind::kCuda, kGiB).ok());
+  CHECK_FALSE(f.Check(BackendKind::kCuda, 0).ok());  // messages lie there
   f.job.recovery = Recovery::kMemory;
   CHECK_FALSE(f.Check(BackendKind::kCuda, kGiB).ok());
   CHECK(f.Check(BackendKind::kCuda, f.needed_bytes()).ok());
