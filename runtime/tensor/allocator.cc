@@ -144,18 +144,14 @@ absl::StatusOr<Buffer> Allocator::Allocate(int64_t bytes, MemoryCategory categor
 absl::StatusOr<ReadyBlocks> Allocator::KeepReady(int64_t bytes, int64_t count) {
   ReadyBlocks ready(this, bytes, count);
   int64_t all = 0;
-  bool fits = false;
+  absl::Status fits;
   {
     const std::lock_guard lock(mutex_);
     KeepMoreReady(bytes, count);
     all = ReadyOf(bytes);
-    fits = held_.bytes <= limit_bytes_;
+    fits = held_.bytes <= limit_bytes_ ? absl::OkStatus() : Exhausted(bytes, MemoryCategory::kTransport);
   }
-  if (!fits) {
-    ready = ReadyBlocks();
-    const std::lock_guard lock(mutex_);
-    return Exhausted(bytes, MemoryCategory::kTransport);
-  }
+  GP_RETURN_IF_ERROR(fits);
   std::vector<Buffer> blocks;
   for (int64_t i = 0; i < all; ++i) {
     GP_ASSIGN_OR_RETURN(Buffer block, Allocate(bytes, MemoryCategory::kTransport));
