@@ -297,9 +297,8 @@ TEST_CASE("a sweep shows which alternative is fastest where") {
   const CommandResult line = RunCommand("geopipectl", args);
   INFO(line.out);
   REQUIRE(line.exit_status.success());
-  CHECK(line.out.find(
-            "\nfastest: single site up to 18.6 Gbps, pipeline over sites at 345 Gbps, replica per site from 6.4 "
-            "Tbps on\n") != std::string::npos);
+  CHECK(line.out.find("\nfastest: single site up to 18.6 Gbps, pipeline over sites from 345 Gbps on\n") !=
+        std::string::npos);
   std::vector<std::string> grid = args;
   grid.insert(grid.end() - 2, {"--sweep", "latency=1ms..2ms"});
   grid.back() = "4,2";
