@@ -384,8 +384,8 @@ TEST_CASE("a device has no more than two passes of an evaluation before it") {
 TEST_CASE("a device that does not wait, frees too early or takes in too early is found out at some seed") {
   const DeviceFault fault = GENERATE(DeviceFault::kDropsAfter, DeviceFault::kReleasesEarly, DeviceFault::kLandsEarly);
   CAPTURE(static_cast<int>(fault));
-  if (!kKeepsBlocks && fault != DeviceFault::kDropsAfter) {
-    return;
+  if ((!kKeepsBlocks && fault != DeviceFault::kDropsAfter) || kThreadSanitized) {
+    return;  // the thread sanitizer sees the same faults its own way
   }
   const std::vector<Result> expected = Train({}, {});
   bool found = false;

@@ -109,7 +109,8 @@ void CheckMeasured(const RankMemory& measured, const RankMemory& planned) {
   CHECK(static_cast<double>(measured.peak - kGpuProductWorkspaceBytes) >=
         0.92 * static_cast<double>(planned.peak - kGpuProductWorkspaceBytes));
   CHECK(measured.host <= planned.host);
-  CHECK(measured.host >= planned.host - kPiecesBytes - 1024);
+  // Blocks that are kept ready count where blocks are kept at all.
+  CHECK((!kKeepsBlocks || measured.host >= planned.host - kPiecesBytes - 1024));
 }
 
 TEST_CASE(
@@ -161,6 +162,9 @@ TEST_CASE("ranks on GPUs are refused before they train where a device or its hos
     const std::vector<int64_t> all(run.planned.size(), 0);
     for (const bool of_host : {false, true}) {
       INFO(setting.name() << (of_host ? ", host" : ""));
+      if (of_host && !kKeepsBlocks) {
+        continue;  // the host's are those that are kept ready
+      }
       const EmulatedGpu gpu;
       bool trains = false;
       const std::vector<int64_t> limits = of_host ? run.HostLimits(kTooLittle) : run.Limits(kTooLittle);
