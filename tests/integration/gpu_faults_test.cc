@@ -24,23 +24,18 @@ using Catch::Matchers::Contains;
 constexpr int64_t kLimitNs = 60 * kSecond;
 constexpr int64_t kGoneLimitNs = 15 * kSecond;
 
-// A playground of two tensor ranks on GPUs with these settings, and its report as JSON. The ranks keep the pace of
-// described devices, so that nobody has to measure one: each worker's launches are those of training.
+constexpr const char* kEmulatedLibrary = GEOPIPE_BINARY_DIR "/bin/libgeopipe_cuda_emulated.so";
+
+// kPaced: the ranks keep the pace of described devices, so that each worker's launches are those of training.
+// kMeasured: the first of them are those of a measurement.
+enum class Devices : uint8_t { kPaced, kMeasured };
+
+// A playground of two tensor ranks on GPUs with these settings, and its report as JSON.
 class GpuPlayground {
  public:
-  explicit GpuPlayground(const std::string& settings,
-                         const std::string& library = GEOPIPE_BINARY_DIR "/bin/libgeopipe_cuda_emulated.so")
-      : command_("geopipectl",
-                 {"playground", "--job",
-                  WriteGridJob(folder_, {.name = "tiny",
-                                         .parallelism = "tensor: 2, pipeline: 1",
-                                         .sites = "east",
-                                         .more = "  recovery: memory\n",
-                                         .iterations = 4,
-                                         .tokens_per_iteration = 256}),
-                  "--topology", WriteGridSites(folder_, "sites", {{.name = "east", .devices_per_node = 2}}), "--output",
-                  folder_.path().string(), "-o", "json", "--pace", "--backend", "cuda", "--gpu-library", library},
-                 {{"GEOPIPE_EMULATED_GPU", settings}}) {}
+  explicit GpuPlayground(const std::string& settings, const std::string& library = kEmulatedLibrary,
+                         Devices devices = Devices::kPaced)
+      : command_("geopipectl", Args(library, devices), {{"GEOPIPE_EMULATED_GPU", settings}}) {}
 
   Command& command() { return command_; }
 
@@ -55,6 +50,32 @@ class GpuPlayground {
   }
 
  private:
+  std::vector<std::string> Args(const std::string& library, Devices devices) const {
+    const std::string job = WriteGridJob(folder_, {.name = "tiny",
+                                                   .parallelism = "tensor: 2, pipeline: 1",
+                                                   .sites = "east",
+                                                   .more = "  recovery: memory\n",
+                                                   .iterations = 4,
+                                                   .tokens_per_iteration = 256});
+    std::vector<std::string> args{"playground",
+                                  "--job",
+                                  job,
+                                  "--topology",
+                                  WriteGridSites(folder_, "sites", {{.name = "east", .devices_per_node = 2}}),
+                                  "--output",
+                                  folder_.path().string(),
+                                  "-o",
+                                  "json",
+                                  "--backend",
+                                  "cuda",
+                                  "--gpu-library",
+                                  library};
+    if (devices == Devices::kPaced) {
+      args.emplace_back("--pace");
+    }
+    return args;
+  }
+
   TempFolder folder_ = TestFolder();
   Command command_;
 };
@@ -97,7 +118,7 @@ TEST_CASE("a job on GPUs that cannot be used is refused at once, with one senten
   struct Case {
     std::string settings;
     std::string sentence;
-    std::string library = GEOPIPE_BINARY_DIR "/bin/libgeopipe_cuda_emulated.so";
+    std::string library = kEmulatedLibrary;
   };
   const std::vector<Case> cases = {
       {"",
@@ -177,6 +198,17 @@ TEST_CASE("workers whose GPU hangs end by themselves when they are told to") {
   REQUIRE(kill(static_cast<pid_t>(agent->pid), SIGTERM) == 0);
   WaitUntil(playground.command(), [&] { return std::ranges::none_of(workers, Exists); });
   CHECK_THAT(playground.AgentLog(), Contains("SIGTERM: stopping the workers") && !Contains("killing worker"));
+}
+
+TEST_CASE("a GPU that hangs while it is measured ends the job in time, with one sentence") {
+  const FaultFile fault;
+  GpuPlayground playground("stuck_at=40,once=" + fault.path(), kEmulatedLibrary, Devices::kMeasured);
+  WaitUntil(playground.command(), [&] { return fault.is_there(); });
+  AwaitOneGone(playground.command(), playground.Workers());
+  const CommandResult result = playground.command().Finish(kLimitNs);
+  CHECK(result.exit_status.exit_code == 1);
+  CHECK_THAT(result.err,
+             Contains("error: job tiny FAILED: worker east/0/") && Contains(" its work is not over in time"));
 }
 
 TEST_CASE("a fault of a GPU that comes back, and memory that it has not, end the job with one sentence") {
