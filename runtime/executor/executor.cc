@@ -140,8 +140,8 @@ absl::Status Executor::RunEvaluation(int64_t iteration) {
   evaluated_.reset();
   std::deque<Completion> passes;  // that the device has before it: their tokens and messages lie in the host's memory
   for (int64_t pass = 0; pass < options_.evaluation.passes; ++pass) {
-    constexpr size_t kMostPasses = 2;
-    if (passes.size() == kMostPasses) {
+    constexpr size_t kMaxPasses = 2;
+    if (passes.size() == kMaxPasses) {
       GP_RETURN_IF_ERROR(AwaitDevice(passes.front()));
       passes.pop_front();
     }

@@ -37,6 +37,15 @@ MatrixView GradientOf(KernelChecks& checks, const MatrixView& logits, DType dtyp
   return gradient;
 }
 
+void CompareGradient(KernelChecks& checks, const MatrixView& gradient, const std::vector<float>& logits,
+                     const VectorView<int32_t>& targets) {
+  const auto classes = static_cast<size_t>(gradient.columns);
+  checks.CompareRows("gradient", gradient, [&](int64_t i) {
+    const auto row = Floats(logits).subspan(static_cast<size_t>(i) * classes, classes);
+    return LossRowOf(row, targets.data[i], kScale).gradient;
+  });
+}
+
 }  // namespace
 
 absl::Status CheckLoss(KernelChecks& checks, DType dtype) {
@@ -56,11 +65,7 @@ absl::Status CheckLoss(KernelChecks& checks, DType dtype) {
   }));
   const std::vector<double> losses = LossesOf(values, targets);
   checks.Compare("loss", loss, {std::accumulate(losses.begin(), losses.end(), kLossBefore)}, 1e-5);
-  checks.CompareRows("gradient", gradient, [&](int64_t i) {
-    return LossRowOf(Floats(values).subspan(static_cast<size_t>(i * classes), static_cast<size_t>(classes)),
-                     targets.data[i], kScale)
-        .gradient;
-  });
+  CompareGradient(checks, gradient, values, targets);
   trial.Changed(logits);
   checks.End();
   return absl::OkStatus();
@@ -122,11 +127,7 @@ absl::Status CheckSlicedLoss(KernelChecks& checks, DType dtype) {
   checks.Compare("loss of both slices", losses, {loss, loss}, 1e-5);
   checks.Compare("greatest logits", maxima, expected_maxima);
   checks.Compare("sums", sums, expected_sums);
-  checks.CompareRows("gradient", gradient, [&](int64_t i) {
-    return LossRowOf(Floats(values).subspan(static_cast<size_t>(i * classes), static_cast<size_t>(classes)),
-                     targets.data[i], kScale)
-        .gradient;
-  });
+  CompareGradient(checks, gradient, values, targets);
   trial.Changed(logits);
   checks.End();
   return absl::OkStatus();
