@@ -86,8 +86,7 @@ absl::Status MeasureOnce(const StageProfilerOptions& options, const LayerRange& 
   // Time at which the device has done all work it was given: one action of one block at most.
   Device& device = allocator.device();
   const auto done_ns = [&]() -> absl::StatusOr<int64_t> {
-    constexpr int64_t kPatienceNs = 10'000'000'000;
-    GP_RETURN_IF_ERROR(device.WaitIdle(Clock::Real().NowNs() + kPatienceNs));
+    GP_RETURN_IF_ERROR(device.WaitIdle(SetUpDeadlineNs()));
     return clock.NowNs();
   };
   GP_ASSIGN_OR_RETURN(const int64_t start_ns, done_ns());

@@ -161,6 +161,11 @@ int64_t DeviceDeadlineNs() {
   return Clock::Real().NowNs() + kPatienceNs;
 }
 
+int64_t SetUpDeadlineNs() {
+  constexpr int64_t kPatienceNs = 10'000'000'000;
+  return Clock::Real().NowNs() + kPatienceNs;
+}
+
 std::unique_ptr<Device> MakeHostDevice() { return std::make_unique<Host>(); }
 
 Device& HostDevice() {

@@ -118,5 +118,7 @@ Device& HostDevice();
 
 // A deadline for waits of a device that nothing but itself can hold up: longer than any of its work.
 int64_t DeviceDeadlineNs();
+// The same for what a worker does before it trains: measured actions of one block, copies of parameters.
+int64_t SetUpDeadlineNs();
 
 }  // namespace geopipe

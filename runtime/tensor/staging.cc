@@ -30,7 +30,9 @@ absl::Status Copy(Device& device, const Tensor& from, const Tensor& to, Queue qu
 // The runs of a large tensor, and two staging buffers that they take turns in.
 class Runs {
  public:
-  explicit Runs(const Tensor& tensor) : tensor_(tensor), device_(tensor.allocator().device()) {}
+  // `deadline_ns`: of each wait for a copy.
+  Runs(const Tensor& tensor, int64_t (*deadline_ns)())
+      : tensor_(tensor), device_(tensor.allocator().device()), deadline_ns_(deadline_ns) {}
   ~Runs() {
     for (Buffer& buffer : buffers_) {
       if (!buffer.memory.empty()) {
@@ -51,7 +53,7 @@ class Runs {
       GP_ASSIGN_OR_RETURN(buffer.memory, Tensor::Create(tensor_.allocator().staging(), MemoryCategory::kWorkspace,
                                                         DType::kInt32, {kRunBytes / ByteSize(DType::kInt32)}));
     }
-    GP_RETURN_IF_ERROR(device_.Wait(buffer.copied, DeviceDeadlineNs()));
+    GP_RETURN_IF_ERROR(device_.Wait(buffer.copied, deadline_ns_()));
     return &buffer.memory;
   }
   // Enqueue the copy of the run from its buffer, or to it. REQUIRES: it is taken.
@@ -60,7 +62,7 @@ class Runs {
 
   absl::Status WaitForAll() {
     for (const Buffer& buffer : buffers_) {
-      GP_RETURN_IF_ERROR(device_.Wait(buffer.copied, DeviceDeadlineNs()));
+      GP_RETURN_IF_ERROR(device_.Wait(buffer.copied, deadline_ns_()));
     }
     return absl::OkStatus();
   }
@@ -81,6 +83,7 @@ class Runs {
 
   const Tensor& tensor_;
   Device& device_;
+  int64_t (*const deadline_ns_)();
   std::array<Buffer, 2> buffers_;
 };
 
@@ -141,9 +144,9 @@ absl::Status FillInRuns(const Tensor& tensor, absl::FunctionRef<absl::Status(con
   if (tensor.bytes() <= kMaxWholeBytes) {
     GP_RETURN_IF_ERROR(FillFromHost(tensor, fill));
     Device& device = tensor.allocator().device();
-    return device.Wait(device.Record(Queue::kCompute), DeviceDeadlineNs());
+    return device.Wait(device.Record(Queue::kCompute), SetUpDeadlineNs());
   }
-  Runs runs(tensor);
+  Runs runs(tensor, SetUpDeadlineNs);
   if (runs.count() > 1) {
     return FillLong(runs, tensor, fill);
   }
@@ -164,7 +167,7 @@ absl::StatusOr<Timed<Tensor>> StagedCopy(const Tensor& tensor) {
 }
 
 absl::Status ReadOnHost(const Tensor& tensor, absl::FunctionRef<void(const Tensor&)> read) {
-  if (Runs runs(tensor); tensor.space() == MemorySpace::kDevice && runs.count() > 1) {
+  if (Runs runs(tensor, DeviceDeadlineNs); tensor.space() == MemorySpace::kDevice && runs.count() > 1) {
     return ReadLong(runs, tensor, read);
   }
   GP_ASSIGN_OR_RETURN(Timed<Tensor> staged, StagedCopy(tensor));
