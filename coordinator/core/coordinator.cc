@@ -70,17 +70,17 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
     return;
   }
   job.run = *std::move(run);
-  job.run->SetLeaving(DrainedOf(*job.run));
+  job.run->See(SurroundingsOf(now, job));
   if (job.has_trained()) {
-    job.home.insert(job.run->nodes().begin(), job.run->nodes().end());
+    job.home.insert(job.run->life().nodes.begin(), job.run->life().nodes.end());
   }
   job.stored_next = job.iterations().next();
-  next_incarnation_ = std::max(next_incarnation_, job.run->last_incarnation());
+  next_incarnation_ = std::max(next_incarnation_, job.run->life().last_incarnation());
   job.saving_fails = !job.detail.checkpoint_trouble().empty();
   std::ranges::fill(job.iterations_before, job.iterations().oldest());
   Log(LogLevel::kInfo, job.name(),
       fmt::format("{}, as before the coordinator restarted; waiting for {}", JobStateName(job.state()),
-                  Counted(std::ssize(job.run->nodes()), "agent")));
+                  Counted(std::ssize(job.run->life().nodes), "agent")));
 }
 
 Effects Coordinator::Step(Now now, Event event) {
@@ -165,7 +165,7 @@ JobProgress Coordinator::TakeProgress(Now now, Job& job) {
     }
   }
   std::erase_if(not_stored_, [&](const JobProgress& earlier) { return earlier.job == job.name(); });
-  IterationLog& log = job.run->iterations();
+  IterationLog& log = job.run->told().iterations;
   if (log.next() < job.stored_next || log.oldest() > job.stored_next) {  // it resumes from another checkpoint
     progress.begins_at = log.oldest() > job.stored_next ? log.oldest() : log.next();
     progress.finished.clear();
@@ -243,13 +243,12 @@ void Coordinator::On(Now now, Tick& /*event*/) {
   strays_.OnTick(now.ns);
   NoteUnheard(now);
   for (Job* job : InOrder()) {
-    LookAfter(now, *job);
-    Close(now, *job);
     if (job->run != nullptr) {
-      job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
-      React(now, *job, job->run->OnTick(now.ns, SilencesOf(now, *job->run, Silent::kYes)));
+      job->run->See(SurroundingsOf(now, *job));
+      job->run->OnTick(now.ns);
     }
-    StartLost(*job, now);
+    LookAfter(now, *job);
+    Drive(now, *job);
     SayWait(now, *job);
     // A waiting job is scheduled again when its wait for links or its delay is over, and as long as some of its nodes
     // are not heard.
@@ -265,52 +264,40 @@ void Coordinator::On(Now now, Tick& /*event*/) {
 
 void Coordinator::On(Now now, PlannerBegun& event) {
   Job* job = FindJob(event.job);
-  if (job != nullptr && job->run != nullptr && job->run->incarnation() == event.incarnation) {
+  if (job != nullptr && job->run != nullptr && job->run->life().incarnation == event.incarnation) {
     job->run->OnPlanningBegun(now.ns);
   }
 }
 
 void Coordinator::On(Now now, SecretDrawn& event) {
   Job* job = FindJob(event.job);
-  if (job != nullptr && job->run != nullptr && job->run->incarnation() == event.incarnation &&
-      (job->state() == v1::JOB_STATE_RECOVERING || job->state() == v1::JOB_STATE_REPLANNING)) {
-    React(now, *job, job->run->TakeSecret(std::move(event.secret)));
-  }
-}
-
-// The record is written first: another life of the coordinator would not know the new workers, and would stop them.
-void Coordinator::StartLost(Job& job, Now now) {
-  if (job.run == nullptr || !job.run->RestartDue(now.ns)) {
-    return;
-  }
-  std::vector<NodeMessage> sends = job.run->StartLost(now.ns, next_incarnation_);
-  Emit(PersistRecord{job.name(), RecordOf(job)});
-  for (NodeMessage& message : sends) {
-    SendToNode(std::move(message));
+  if (job != nullptr && job->run != nullptr && job->run->life().incarnation == event.incarnation) {
+    job->run->TakeSecret(std::move(event.secret));
+    Drive(now, *job);
   }
 }
 
 void Coordinator::On(Now now, PlannerDone& event) {
   Job* job = FindJob(event.job);
-  if (job == nullptr || job->run == nullptr || job->run->incarnation() != event.incarnation ||
-      job->state() != v1::JOB_STATE_PLANNING || job->run->plan() != nullptr) {
+  if (job == nullptr || job->run == nullptr || job->run->life().incarnation != event.incarnation ||
+      job->state() != v1::JOB_STATE_PLANNING || job->run->life().plan != nullptr) {
     return;
   }
   absl::Status status = event.result.status();
   if (status.ok()) {
     status = job->run->SetPlan(&*event.result, std::move(event.secret));
   }
-  if (status.ok() && !job->run->FindsState()) {
+  if (status.ok() && !job->run->life().FindsState()) {
     status = absl::FailedPreconditionError(
         "the plan leaves out the nodes that hold the job's checkpoint; name their sites in placement.sites");
   }
-  const std::vector<NodeKey> nodes = job->run->allocation().nodes();
+  const std::vector<NodeKey> nodes = job->run->life().allocation.nodes();
   const bool is_reduced = std::ranges::any_of(
       job->home, [&](const NodeKey& node) { return std::ranges::find(nodes, node) == nodes.end(); });
   if (!status.ok() && job->has_trained() && !job->needs_home && is_reduced) {
     job->needs_home = true;
     Move(now, *job, v1::JOB_STATE_PENDING,
-         fmt::format("no plan for {}: {}", fmt::join(job->run->allocation().site_names(), ", "),
+         fmt::format("no plan for {}: {}", fmt::join(job->run->life().allocation.site_names(), ", "),
                      std::string(status.message())));
     return;
   }
@@ -324,7 +311,7 @@ void Coordinator::On(Now now, PlannerDone& event) {
   for (const std::string& warning : event.result->warnings) {
     Log(LogLevel::kWarning, job->name(), warning);
   }
-  React(now, *job, job->run->Begin());
+  Drive(now, *job);
 }
 
 }  // namespace geopipe

@@ -24,7 +24,7 @@
 #include "coordinator/core/cluster/strays.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/job.h"
-#include "coordinator/core/job_run/job_run.h"
+#include "coordinator/core/life/job_run.h"
 #include "coordinator/core/order_log.h"
 #include "coordinator/core/telemetry/measured_links.h"
 
@@ -133,12 +133,14 @@ class Coordinator {
   Job* FindJob(const std::string& name);
   std::vector<Job*> InOrder();
   void Transition(Now now, Job& job, JobState to, const std::string& cause, bool outcome_changed);
+  // Lets the job do what its rules decide, until that is to wait, and sends the orders that are due.
+  void Drive(Now now, Job& job);
   void React(Now now, Job& job, Reaction reaction);
   void Move(Now now, Job& job, JobState to, const std::string& cause);
   void Plan(Now now, Job& job);
   void BeginAgain(Now now, Job& job, const std::string& cause);
-  void StartLost(Job& job, Now now);
   void Finish(Now now, Job& job, JobState to, const std::string& cause);
+  void StopAll(const Job& job, const std::string& reason);
   void Adopt(Now now, Job& job, StoredJob stored);
   void Forgive(Now now);
   // Stores what was reported since the last call, and acknowledges it.
@@ -153,17 +155,15 @@ class Coordinator {
   void NoteNewEvaluations(Job& job);
   // Says from time to time what a job whose training is over waits for.
   void SayWait(Now now, Job& job);
-  // Pauses a job that is to end with a checkpoint, has that written, and cancels it.
-  void Close(Now now, Job& job);
+  // The job is not cancelled, for its last checkpoint cannot be written.
+  void NoteStays(Now now, Job& job);
   // The job is over: its iterations stay in memory until more jobs are.
   void KeepPast(const std::string& job);
   void Schedule(Now now);
   // Offers of all nodes that take work. `own`: devices of this job count as free.
   std::vector<NodeOffer> Offers(const Job* own = nullptr) const;
   NodeSilence SilenceOf(Now now, const JobRun& run, const NodeKey& key) const;
-  // kOrDeaf: also those that may not hear, for they have not answered on their stream yet.
-  enum class Silent : uint8_t { kYes, kOrDeaf };
-  std::vector<NodeSilence> SilencesOf(Now now, const JobRun& run, Silent which) const;
+  Surroundings SurroundingsOf(Now now, const Job& job) const;
   void NoteStrays(Now now, const Job& job);
   bool AllConnected(const JobRun& run) const;
 
@@ -172,18 +172,17 @@ class Coordinator {
   void NoteUnheard(Now now);
   bool IsGone(const Job& job, const NodeKey& node) const;
   std::set<std::string> DrainedOf(const JobRun& run) const;
-  std::optional<std::string> Misfit(const JobSpec& spec, const JobRun::Earlier& earlier,
+  std::optional<std::string> Misfit(const JobSpec& spec, const JobLife::Earlier& earlier,
                                     const Allocation& allocation) const;
   // Devices that the job would get if it left its own and did without these nodes. `needs_state`: it has to find its
   // state there. REQUIRES: it has a run.
   AllocationDecision WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const;
   AllocationDecision WouldLeaveFor(const Job& job, const std::set<NodeKey>& without) const;
-  // Makes the job leave nodes that are gone or drained, and come back to nodes that are back.
+  // Finds out whether the job should leave nodes that are gone or drained, or come back to nodes that are back.
   void LookAfter(Now now, Job& job);
-  void LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without);
-  void LeaveDrained(Now now, Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without);
-  void ComeBack(Now now, Job& job);
-  void BeginMove(Now now, Job& job, const std::string& cause);
+  Exit LeaveGone(Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without) const;
+  Exit LeaveDrained(Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without) const;
+  Exit ComeBack(Job& job) const;
   // True when the failing run is the first with some nodes and has not trained yet: those nodes are at fault, and the
   // job goes on as it did before.
   bool DoWithoutNewNodes(Job& job) const;

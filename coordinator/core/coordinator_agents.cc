@@ -94,7 +94,8 @@ void Coordinator::Acknowledge(const NodeKey& key) {
     return;
   }
   const bool diagnosing = std::ranges::any_of(jobs_, [&](const auto& entry) {
-    return entry.second->run != nullptr && entry.second->run->diagnosing() && entry.second->run->nodes().contains(key);
+    return entry.second->run != nullptr && entry.second->run->crew().diagnosis.pending() &&
+           entry.second->run->life().nodes.contains(key);
   });
   v1::ConnectResponse taken;
   taken.mutable_reports_taken()->set_sequence(diagnosing ? node->reports_acknowledged : node->reports_taken);
@@ -173,14 +174,9 @@ void Coordinator::OnHello(Now now, SessionId session, const v1::ConnectRequest& 
 // Repeats orders that returned nodes may have missed, in runs that have all their nodes again.
 void Coordinator::TellReturned(Now now) {
   for (Job* job : InOrder()) {
-    if (job->run == nullptr || !AllConnected(*job->run)) {
-      continue;
-    }
-    for (NodeMessage& message : job->run->OnAllConnected(LinkTable::Of(membership_.nodes()))) {
-      SendToNode(std::move(message));
-    }
-    if (job->run->wants_plan() && !job->planning) {
-      Plan(now, *job);
+    if (job->run != nullptr && AllConnected(*job->run)) {
+      job->run->OnAllConnected(now.ns);
+      Drive(now, *job);
     }
   }
 }
@@ -204,10 +200,9 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
     strays_.OnOrdered(KeyOf(worker), worker.incarnation(), membership_.Find(node)->incarnation, orders_[node].last());
   }
   for (Job* job : InOrder()) {
-    if (job->run != nullptr && job->run->nodes().contains(node) && !fresh) {
-      job->run->OnReachable(node, alive[job->name()]);
-    } else if (job->run != nullptr && job->run->nodes().contains(node)) {
-      React(now, *job, job->run->OnNodeReturned(now.ns, node, alive[job->name()]));
+    if (job->run != nullptr && job->run->life().nodes.contains(node)) {
+      job->run->OnNodeReturned(now.ns, node, alive[job->name()], fresh);
+      Drive(now, *job);
     }
   }
 }
@@ -230,6 +225,7 @@ void Coordinator::OnReport(Now now, SessionId session, const NodeKey& node, cons
   }
   if (Job* job = LiveJob(report.worker()); job != nullptr) {
     React(now, *job, job->run->OnReport(now.ns, KeyOf(report.worker()), report.report()));
+    Drive(now, *job);
   }
 }
 
@@ -239,7 +235,8 @@ void Coordinator::OnExit(Now now, SessionId session, const NodeKey& node, const 
   }
   strays_.OnEnded(now.ns, KeyOf(exit.worker()), exit.worker().incarnation());
   if (Job* job = LiveJob(exit.worker()); job != nullptr) {
-    React(now, *job, job->run->OnExit(now.ns, KeyOf(exit.worker()), exit));
+    job->run->OnExit(now.ns, KeyOf(exit.worker()), exit);
+    Drive(now, *job);
   }
 }
 
@@ -248,7 +245,8 @@ void Coordinator::OnSilent(Now now, SessionId session, const NodeKey& node, cons
     return;
   }
   if (Job* job = LiveJob(silent.worker()); job != nullptr) {
-    React(now, *job, job->run->OnSilent(now.ns, KeyOf(silent.worker()), silent));
+    job->run->OnSilent(now.ns, KeyOf(silent.worker()), silent);
+    Drive(now, *job);
   }
 }
 
@@ -304,7 +302,8 @@ void Coordinator::DropOrders(const NodeKey& key) {
 
 Job* Coordinator::LiveJob(const v1::WorkerId& worker) {
   Job* job = FindJob(worker.job());
-  return job != nullptr && job->run != nullptr && job->run->Has(KeyOf(worker), worker.incarnation()) ? job : nullptr;
+  return job != nullptr && job->run != nullptr && job->run->life().Has(KeyOf(worker), worker.incarnation()) ? job
+                                                                                                            : nullptr;
 }
 
 }  // namespace geopipe

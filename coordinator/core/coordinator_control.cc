@@ -247,10 +247,9 @@ void Coordinator::On(Now now, CancelJob& event) {
   const std::string reason = event.reason.empty() ? "cancelled by request" : event.reason;
   if (event.checkpoint) {
     job->closing = reason;
-    job->closing_tries = 0;
     Emit(PersistRecord{job->name(), RecordOf(*job)});
     Log(LogLevel::kInfo, job->name(), fmt::format("it is to end with a checkpoint: {}", reason));
-    Close(now, *job);
+    Drive(now, *job);
   } else {
     job->waiting_for.clear();
     Finish(now, *job, v1::JOB_STATE_CANCELLED, reason);
@@ -266,7 +265,7 @@ void Coordinator::On(Now now, PauseJob& event) {
     return;
   }
   v1::PauseJobResponse response;
-  if (job->run != nullptr && job->run->pause_wanted()) {
+  if (job->run != nullptr && job->run->life().wants.pause) {
     response.set_already(true);
     *response.mutable_job() = SummaryOf(*job);
     ReplyTo(event.call, std::move(response));
@@ -278,11 +277,10 @@ void Coordinator::On(Now now, PauseJob& event) {
                                                          event.name, JobStateName(job->state()))));
     return;
   }
-  job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
-  Reaction reaction = job->run->Pause();
+  job->run->Pause();
   Emit(PersistRecord{job->name(), RecordOf(*job)});
   Log(LogLevel::kInfo, job->name(), "a pause is wanted");
-  React(now, *job, std::move(reaction));
+  Drive(now, *job);
   *response.mutable_job() = SummaryOf(*job);
   ReplyTo(event.call, std::move(response));
 }
@@ -294,7 +292,7 @@ void Coordinator::On(Now now, ResumeJob& event) {
     return;
   }
   v1::ResumeJobResponse response;
-  if (job->run == nullptr || !job->run->pause_wanted()) {
+  if (job->run == nullptr || !job->run->life().wants.pause) {
     const bool goes_on = job->state() == v1::JOB_STATE_PAUSED || job->state() == v1::JOB_STATE_DEPLOYING ||
                          job->state() == v1::JOB_STATE_RUNNING;
     if (!goes_on) {
@@ -308,12 +306,12 @@ void Coordinator::On(Now now, ResumeJob& event) {
     return;
   }
   job->closing.clear();
-  job->run->Hear(SilencesOf(now, *job->run, Silent::kOrDeaf));
-  Reaction reaction = job->run->Resume(std::move(event.secret));
-  if (!reaction.change.has_value()) {  // else it is stored with the state: an epoch without it would be waited for
-    Emit(PersistRecord{job->name(), RecordOf(*job)});
+  job->run->Resume(std::move(event.secret));
+  const int transitions = job->detail.transitions_size();
+  Drive(now, *job);
+  if (job->detail.transitions_size() == transitions) {  // else it is stored with the state: an epoch without it would
+    Emit(PersistRecord{job->name(), RecordOf(*job)});   // be waited for
   }
-  React(now, *job, std::move(reaction));
   *response.mutable_job() = SummaryOf(*job);
   ReplyTo(event.call, std::move(response));
 }
@@ -358,9 +356,12 @@ void Coordinator::On(Now now, ListSites& event) {
     status.set_version(node.version);
     status.set_last_heartbeat_age_ns(std::max<int64_t>(0, now.ns - node.last_heard_ns));
     for (const Job* job : InOrder()) {
-      if (job->run != nullptr && job->run->nodes().contains(key)) {
-        *status.mutable_workers_summary() += fmt::format(
-            "{}{} running: {}", status.workers_summary().empty() ? "" : ", ", job->run->WorkersOn(key), job->name());
+      if (job->run != nullptr && job->run->life().nodes.contains(key)) {
+        const auto workers = std::ranges::count_if(job->run->life().posts, [&](const auto& entry) {
+          return entry.first.node_key() == key && entry.second.duty != Post::Duty::kStopped;
+        });
+        *status.mutable_workers_summary() +=
+            fmt::format("{}{} running: {}", status.workers_summary().empty() ? "" : ", ", workers, job->name());
       }
     }
   }
@@ -420,8 +421,8 @@ void Coordinator::On(Now /*now*/, IterationsLoaded& event) {
     job->past_stored = false;
     if (IsFinal(job->state())) {
       KeepPast(job->name());
-    } else if (job->run != nullptr && job->run->plan() == nullptr && !job->has_trained()) {  // it goes on from them
-      job->run->GoOnFrom(std::move(job->past));
+    } else if (job->run != nullptr && job->run->life().plan == nullptr && !job->has_trained()) {  // it goes on
+      job->run->GoOnAfter(std::move(job->past));
     }
   }
   std::vector<CallId> waiting;
@@ -458,8 +459,8 @@ void Coordinator::FeedWatch(CallId call) {
   }
   const Job& job = *jobs_.at(watch.job);
   const IterationLog& log = job.iterations();
-  if (job.run != nullptr && job.run->resume_from().has_value()) {  // earlier iterations were of another run
-    const int64_t first = job.run->resume_from()->iteration;
+  if (job.run != nullptr && !job.run->life().checkpoints.resumable.empty()) {  // earlier ones were of another run
+    const int64_t first = job.run->life().checkpoints.FirstIteration();
     const bool none_told = log.next() <= first;  // where it begins may still change
     watch.next_iteration =
         std::max(none_told && log.oldest() == log.next() ? watch.from_iteration : watch.next_iteration,

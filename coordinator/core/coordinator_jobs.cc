@@ -98,10 +98,36 @@ void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& 
   changed_.insert(job.name());
 }
 
+void Coordinator::Drive(Now now, Job& job) {
+  constexpr int kMaxSteps = 64;
+  if (job.run == nullptr && !job.closing.empty() && !IsFinal(job.state())) {
+    Finish(now, job, v1::JOB_STATE_CANCELLED, job.closing);  // nothing was done since its last checkpoint
+  }
+  for (int steps = 0; job.run != nullptr; ++steps) {
+    GP_CHECK(steps < kMaxSteps, "job {} decides without end in {}", job.name(), JobStateName(job.state()));
+    job.run->See(SurroundingsOf(now, job));
+    std::optional<Reaction> reaction = job.run->Step(now.ns, next_incarnation_);
+    if (!reaction.has_value()) {
+      break;
+    }
+    React(now, job, *std::move(reaction));
+  }
+  job.exit = {};
+  if (job.run == nullptr) {
+    return;
+  }
+  for (NodeMessage& order : job.run->TakeDueOrders(now.ns, [&] { return LinkTable::Of(membership_.nodes()); })) {
+    SendToNode(std::move(order));
+  }
+}
+
 void Coordinator::React(Now now, Job& job, Reaction reaction) {
-  if (reaction.unlisted) {  // nodes may be about to remove them
+  if (reaction.unlisted || reaction.changed) {  // nodes may be about to remove what is listed no more
     NoteUnlisted(job);
     Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+  }
+  if (!reaction.log.empty()) {
+    Log(LogLevel::kInfo, job.name(), reaction.log);
   }
   for (NodeMessage& message : reaction.sends) {
     SendToNode(std::move(message));
@@ -145,7 +171,13 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
     }
   }
   if (reaction.wants_secret) {
-    Emit(DrawSecret{job.name(), job.run->incarnation()});
+    Emit(DrawSecret{job.name(), job.run->life().incarnation});
+  }
+  if (reaction.wants_plan) {
+    Plan(now, job);
+  }
+  if (reaction.stays) {
+    NoteStays(now, job);
   }
   if (reaction.change.has_value()) {
     Move(now, job, reaction.change->to, reaction.change->cause);
@@ -170,7 +202,7 @@ void Coordinator::NoteNewEvaluations(Job& job) {
 }
 
 void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause) {
-  if (to == v1::JOB_STATE_FAILED && DoWithoutNewNodes(job)) {
+  if (to == v1::JOB_STATE_PENDING || (to == v1::JOB_STATE_FAILED && DoWithoutNewNodes(job))) {
     BeginAgain(now, job, cause);
     return;
   }
@@ -178,88 +210,65 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
     Finish(now, job, to, cause);
     return;
   }
+  const JobLife& life = job.run->life();
   switch (to) {
-    case v1::JOB_STATE_PENDING:
-      return BeginAgain(now, job, cause);
     case v1::JOB_STATE_PLANNING:
-      job.run->EnterPlanning();
       NoteUnlisted(job);  // nodes have reported their folders
-      *job.detail.mutable_profile() = ToProto(job.run->profile());
-      Transition(now, job, to, cause, true);
-      Plan(now, job);
-      return;
+      *job.detail.mutable_profile() = ToProto(life.profile);
+      break;
     case v1::JOB_STATE_DEPLOYING:
-      job.home.insert(job.run->nodes().begin(), job.run->nodes().end());
-      NoteEpochBegun(job, BeginCause(*job.run->epoch(), job.state()), now.unix_ns);
-      Transition(now, job, to, cause, true);
-      for (NodeMessage& message : job.run->EnterDeploying(now.ns, LinkTable::Of(membership_.nodes()))) {
-        SendToNode(std::move(message));
-      }
+      job.home.insert(life.nodes.begin(), life.nodes.end());
+      NoteEpochBegun(job, BeginCause(*life.epoch, job.state()), now.unix_ns);
       schedule_ = true;  // idle devices are free again
-      return;
-    case v1::JOB_STATE_RUNNING:
-      NoteRecovered(job, now.unix_ns);
-      Transition(now, job, to, cause, true);
-      React(now, job, job.run->EnterRunning(now.ns));
-      return;
+      break;
     case v1::JOB_STATE_RECOVERING:
-      NoteEpochEnded(job, job.run->reached(), now.unix_ns);
-      Transition(now, job, to, cause, true);
-      for (NodeMessage& message : job.run->EnterRecovering(now.ns)) {
-        SendToNode(std::move(message));
-      }
-      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
-      StartLost(job, now);
-      return;
-    case v1::JOB_STATE_REPLANNING:
-      NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
-      Transition(now, job, to, cause, true);
-      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
-      React(now, job, job.run->EnterReplanning(now.ns));
-      return;
+      NoteEpochEnded(job, job.run->crew().reached, now.unix_ns);
+      break;
+    case v1::JOB_STATE_RUNNING:
     case v1::JOB_STATE_PAUSED:
+    case v1::JOB_STATE_REPLANNING:
       NoteRecovered(job, now.unix_ns);
-      NoteEpochEnded(job, *job.run->ended_at(), now.unix_ns);
-      Transition(now, job, to, cause, true);
-      job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
-      React(now, job, job.run->EnterPaused());
-      return;
+      if (to != v1::JOB_STATE_RUNNING) {
+        NoteEpochEnded(job, *life.ended_at, now.unix_ns);
+      }
+      break;
     default:
       GP_CHECK(false, "job {}: a run moves it to {}", job.name(), JobStateName(to));
+  }
+  Transition(now, job, to, cause, true);
+  for (NodeMessage& message : job.run->Enter(to, now.ns)) {
+    SendToNode(std::move(message));
   }
 }
 
 // Begins the job again with other workers: its run is over, before its first epoch or to go on elsewhere.
 void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   if (job.state() == v1::JOB_STATE_PLANNING) {
-    Emit(StopPlanning{job.name(), job.run->incarnation()});
+    Emit(StopPlanning{job.name(), job.run->life().incarnation});
   }
-  if (job.run->epoch().has_value()) {
-    NoteEpochEnded(job, job.run->reached(), now.unix_ns);
+  if (job.run->life().epoch.has_value()) {
+    NoteEpochEnded(job, job.run->crew().reached, now.unix_ns);
   }
   NoteUnlisted(job);
   NoteMemory(job);
-  if (job.run->progressed()) {
-    job.before = job.run->nodes();
+  if (job.run->life().progressed) {
+    job.before = job.run->life().nodes;
   }
-  const std::vector<NodeMessage> stops = job.run->StopAll("the job begins again");
   Transition(now, job, v1::JOB_STATE_PENDING, cause, true);
-  for (const NodeMessage& stop : stops) {
-    SendToNode(stop);
-  }
+  StopAll(job, "the job begins again");
   NoteStrays(now, job);
-  job.past = std::move(job.run->iterations());
-  job.resumable = job.run->resumable();
+  job.past = std::move(job.run->told().iterations);
+  job.resumable = job.run->life().checkpoints.resumable;
   job.run.reset();
-  job.planning = job.return_due = false;
+  job.return_due = false;
   schedule_ = true;
 }
 
 void Coordinator::Plan(Now now, Job& job) {
-  const Allocation& allocation = job.run->allocation();
+  const Allocation& allocation = job.run->life().allocation;
   absl::StatusOr<AllocatedCluster> allocated = ClusterOf(allocation);
   absl::Status status = allocated.status();
-  JobSpec spec = job.run->choices();
+  JobSpec spec = job.run->life().choices;
   if (status.ok()) {
     const LinkTable links = LinkTable::Of(membership_.nodes());
     spec = Pinned(job, links);
@@ -288,14 +297,13 @@ void Coordinator::Plan(Now now, Job& job) {
   }
   PlanningInput input{.job = std::move(spec), .run = job.options, .cluster = std::move(allocated->cluster)};
   input.groups = std::move(allocated->nodes);
-  if (const std::optional<CheckpointIdentity> from = job.run->resume_from(); from.has_value()) {
-    input.job.search.sequence_length = {from->sequence_length};  // with another, samples would be skipped or repeated
+  if (const auto& from = job.run->life().checkpoints.resumable; !from.empty()) {
+    input.job.search.sequence_length = {from.back().sequence_length};  // another would skip or repeat samples
   }
-  if (!job.run->profile().empty()) {
-    input.profile = ProfileOfGroups(job.run->profile(), allocation, input.groups);
+  if (!job.run->life().profile.empty()) {
+    input.profile = ProfileOfGroups(job.run->life().profile, allocation, input.groups);
   }
-  job.planning = true;
-  Emit(StartPlanning{job.name(), job.run->incarnation(), std::move(input)});
+  Emit(StartPlanning{job.name(), job.run->life().incarnation, std::move(input)});
 }
 
 void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& cause) {
@@ -307,16 +315,26 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
     return;
   }
   if (planning) {
-    Emit(StopPlanning{job.name(), job.run->incarnation()});
+    Emit(StopPlanning{job.name(), job.run->life().incarnation});
   }
-  for (NodeMessage& message : job.run->StopAll(cause)) {
-    SendToNode(std::move(message));
-  }
+  StopAll(job, cause);
   NoteStrays(now, job);
-  job.past = std::move(job.run->iterations());
+  job.past = std::move(job.run->told().iterations);
   job.run.reset();
   KeepPast(job.name());
   schedule_ = true;
+}
+
+void Coordinator::StopAll(const Job& job, const std::string& reason) {
+  std::vector<WorkerKey> workers;
+  for (const auto& [key, post] : job.run->life().posts) {
+    if (post.duty != Post::Duty::kStopped) {
+      workers.push_back(key);
+    }
+  }
+  for (NodeMessage& stop : StopMessages(job.run->life(), workers, options_.run.stop_grace_ns, reason)) {
+    SendToNode(std::move(stop));
+  }
 }
 
 void Coordinator::KeepPast(const std::string& name) {
@@ -360,18 +378,16 @@ void Coordinator::Schedule(Now now) {
     job->needs_home = false;
     job->run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
                                         options_.version, options_.run);
-    job->run->RestoreLosses(job->detail, now);
-    job->run->RestoreEvaluations(job->detail);
+    job->run->RestoreHistory(job->detail, now);
     if (job->has_trained()) {
-      job->run->GoOnFrom(TakeEarlier(*job));
+      job->run->GoOnFrom(EarlierOf(*job), std::move(job->past));
     } else if (job->past.next() > 0) {
-      job->run->GoOnFrom(std::move(job->past));
+      job->run->GoOnAfter(std::move(job->past));
     }
-    next_incarnation_ = job->run->last_incarnation();
+    next_incarnation_ = job->run->life().last_incarnation();
     Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);
-    for (NodeMessage& message : job->run->EnterProfiling(now.ns)) {
-      SendToNode(std::move(message));
-    }
+    job->run->Enter(v1::JOB_STATE_PROFILING, now.ns);
+    Drive(now, *job);
   }
 }
 
@@ -391,7 +407,7 @@ std::vector<NodeOffer> Coordinator::Offers(const Job* own) const {
         NodeOffer{.key = key, .spec = node.spec, .free = {}, .holders = {}, .orphan_grace_ns = node.orphan_grace_ns});
     for (int32_t device = 0; device < node.spec.devices(); ++device) {
       const WorkerKey worker{key.site, key.node, device};
-      const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->Has(worker); });
+      const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->life().Has(worker); });
       if (holder != running.end()) {
         offer.holders.insert((*holder)->name());
       } else if (const Stray* stray = strays_.Find(worker); stray != nullptr) {
@@ -408,47 +424,53 @@ std::vector<NodeOffer> Coordinator::Offers(const Job* own) const {
 NodeSilence Coordinator::SilenceOf(Now now, const JobRun& run, const NodeKey& key) const {
   const NodeRecord* node = membership_.Find(key);
   // An agent may have been restarted with another configuration than its workers were started with.
-  const int64_t grace_ns = std::max(run.OrphanGraceNs(key), node == nullptr ? 0 : node->orphan_grace_ns);
+  const int64_t grace_ns =
+      std::max(run.life().NodeOf(key).orphan_grace_ns, node == nullptr ? 0 : node->orphan_grace_ns);
   // The worker's last word may be an agent's that lived on for a heartbeat's interval.
+  const bool is_silent = node == nullptr || !node->session.has_value() || node->health != NodeHealth::kAlive;
   return {.node = key,
+          .is_silent = is_silent,
           .silent_ns = now.ns - (node == nullptr ? started_ns_ : node->last_heard_ns),
           .grace_ns = grace_ns == 0 ? options_.default_orphan_grace_ns : grace_ns,
           .margin_ns = std::max(options_.orphan_margin_ns, 2 * options_.heartbeat_interval_ns)};
 }
 
-std::vector<NodeSilence> Coordinator::SilencesOf(Now now, const JobRun& run, Silent which) const {
-  std::vector<NodeSilence> silences;
-  for (const NodeKey& key : run.nodes()) {
+Surroundings Coordinator::SurroundingsOf(Now now, const Job& job) const {
+  Surroundings around{.silences = {}, .leaving = DrainedOf(*job.run), .exit = job.exit, .closing = job.closing};
+  for (const NodeKey& key : job.run->life().nodes) {
     const NodeRecord* node = membership_.Find(key);
-    if (node == nullptr || !node->session.has_value() || node->health != NodeHealth::kAlive ||
-        (which == Silent::kOrDeaf && !node->hears)) {
-      silences.push_back(SilenceOf(now, run, key));
+    NodeSilence silence = SilenceOf(now, *job.run, key);
+    if (silence.is_silent || !node->hears) {
+      around.silences.push_back(std::move(silence));
     }
   }
-  return silences;
+  return around;
 }
 
 // Notes all workers of the job as strays; one that a healthy agent stops is a stray for no longer than a heartbeat
 // interval.
 void Coordinator::NoteStrays(Now now, const Job& job) {
-  for (const auto& [worker, seen] : job.run->Crew()) {
+  for (const auto& [worker, facts] : job.run->crew().workers) {
+    if (!job.run->life().Has(worker) || facts.stage == WorkerFacts::Stage::kEnded) {
+      continue;
+    }
     const NodeKey key = worker.node_key();
     const NodeRecord* node = membership_.Find(key);
     strays_.Add(worker, {.job = job.name(),
-                         .run = job.run->incarnation(),
-                         .incarnation = job.run->IncarnationOf(worker),
-                         .agent = !seen             ? 0
-                                  : node == nullptr ? Stray::kUnknownAgent
-                                                    : node->incarnation,
+                         .run = job.run->life().incarnation,
+                         .incarnation = facts.worker.incarnation,
+                         .agent = facts.sight == WorkerFacts::Sight::kUnseen ? 0
+                                  : node == nullptr                          ? Stray::kUnknownAgent
+                                                                             : node->incarnation,
                          .order = orders_[key].last(),
-                         .grace_ns = job.run->GraceNs(SilenceOf(now, *job.run, key), false),
+                         .grace_ns = job.run->At(now.ns).GraceNs(SilenceOf(now, *job.run, key), false),
                          .noted_ns = now.ns,
                          .alone_ns = now.ns});
   }
 }
 
 bool Coordinator::AllConnected(const JobRun& run) const {
-  return std::ranges::all_of(run.nodes(), [&](const NodeKey& key) {
+  return std::ranges::all_of(run.life().nodes, [&](const NodeKey& key) {
     const NodeRecord* node = membership_.Find(key);
     return node != nullptr && node->usable();
   });

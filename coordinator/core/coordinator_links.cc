@@ -32,7 +32,7 @@ LinkProbing::View Coordinator::ViewOf(const LinkTable& links) const {
   LinkProbing::View view{.nodes = membership_.nodes(), .links = links, .busy = {}};
   for (const auto& [name, job] : jobs_) {
     if (job->run != nullptr) {
-      for (const NodeKey& node : job->run->nodes()) {
+      for (const NodeKey& node : job->run->life().nodes) {
         view.busy.insert(node.site);
       }
     }

@@ -45,7 +45,7 @@ void Coordinator::NoteUnheard(Now now) {
     }
     std::set<NodeKey> nodes = job->home;
     if (job->run != nullptr) {
-      nodes.insert(job->run->nodes().begin(), job->run->nodes().end());
+      nodes.insert(job->run->life().nodes.begin(), job->run->life().nodes.end());
     }
     for (const NodeKey& key : nodes) {
       const NodeRecord* node = membership_.Find(key);
@@ -65,7 +65,7 @@ bool Coordinator::IsGone(const Job& job, const NodeKey& node) const {
 
 std::set<std::string> Coordinator::DrainedOf(const JobRun& run) const {
   std::set<std::string> sites;
-  for (const NodeKey& node : run.nodes()) {
+  for (const NodeKey& node : run.life().nodes) {
     if (drained_.contains(node.site)) {
       sites.insert(node.site);
     }
@@ -74,15 +74,16 @@ std::set<std::string> Coordinator::DrainedOf(const JobRun& run) const {
 }
 
 // Returns why a run on these devices cannot take the job over.
-std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobRun::Earlier& earlier,
+std::optional<std::string> Coordinator::Misfit(const JobSpec& spec, const JobLife::Earlier& earlier,
                                                const Allocation& allocation) const {
   if (!earlier.CanGoOnAt(NodesOf(allocation)) && spec.checkpoint.path.empty()) {
     return "it has no checkpoint.path";
   }
   if (!earlier.CanGoOnAt(NodesOf(allocation))) {
     std::set<NodeKey> beyond;
-    for (const ListedCheckpoint::Holders& holders :
-         earlier.checkpoints.empty() ? std::vector<ListedCheckpoint::Holders>{} : earlier.checkpoints.back().parts) {
+    for (const ListedCheckpoint::Holders& holders : earlier.checkpoints.listed.empty()
+                                                        ? std::vector<ListedCheckpoint::Holders>{}
+                                                        : earlier.checkpoints.listed.back().parts) {
       beyond.insert(holders.begin(), holders.end());
     }
     std::erase_if(beyond, [&](const NodeKey& node) { return NodesOf(allocation).contains(node); });
@@ -117,11 +118,9 @@ AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>
   const JobSpec spec = WithSitesOf(job.spec, offers);
   AllocationDecision decision = DecideAllocation(spec, job.options, offers);
   if (decision.allocation.has_value()) {
-    JobRun::Earlier earlier{
-        .epochs = 0, .iterations = {}, .checkpoints = job.run->checkpoints(), .resumable = job.run->resumable()};
-    earlier.told = job.iterations().next() > 0;
-    if (!needs_state) {  // the state is written before the job leaves
-      earlier = {};
+    JobLife::Earlier earlier;  // the state is written before the job leaves
+    if (needs_state) {
+      earlier = {.checkpoints = job.run->life().checkpoints, .told = job.iterations().next() > 0};
     }
     if (std::optional<std::string> misfit = Misfit(spec, earlier, *decision.allocation); misfit.has_value()) {
       return {.allocation = std::nullopt, .reason = *std::move(misfit)};
@@ -132,15 +131,13 @@ AllocationDecision Coordinator::WouldGet(const Job& job, const std::set<NodeKey>
 
 void Coordinator::LookAfter(Now now, Job& job) {
   job.stays.clear();
-  if (job.run == nullptr) {
+  if (job.run == nullptr || job.run->life().wants.pause || job.options.explicit_costs.has_value()) {
     return;
   }
-  JobRun& run = *job.run;
-  const std::set<std::string> drained = DrainedOf(run);
-  run.SetLeaving(drained);
+  const std::set<std::string> drained = DrainedOf(*job.run);
   std::set<NodeKey> gone;
   std::set<NodeKey> without;
-  for (const NodeKey& node : run.nodes()) {
+  for (const NodeKey& node : job.run->life().nodes) {
     if (drained.contains(node.site)) {
       without.insert(node);
     }
@@ -150,40 +147,38 @@ void Coordinator::LookAfter(Now now, Job& job) {
     }
   }
   const bool is_stuck = job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_PAUSED;
-  if (run.pause_wanted() || job.options.explicit_costs.has_value()) {
-    return;
-  }
+  const bool is_running = job.state() == v1::JOB_STATE_RUNNING;
   if (is_stuck && !gone.empty()) {
-    LeaveGone(now, job, gone, without);
-  } else if (!drained.empty() && job.state() == v1::JOB_STATE_RUNNING) {
-    LeaveDrained(now, job, drained, without);
-  } else if (job.state() == v1::JOB_STATE_RUNNING && job.return_due && run.may_move(now.ns)) {
-    ComeBack(now, job);
+    job.exit = LeaveGone(job, gone, without);
+  } else if (is_running && !drained.empty()) {
+    job.exit = LeaveDrained(job, drained, without);
+  } else if (is_running && job.return_due && job.run->At(now.ns).MayMove()) {
+    job.exit = ComeBack(job);
   }
 }
 
-void Coordinator::LeaveGone(Now now, Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without) {
-  const bool more_may_be = std::ranges::any_of(job.run->nodes(), [&](const NodeKey& node) {
-    return job.unheard_ns.contains(node) && !gone.contains(node) && !without.contains(node);
+Exit Coordinator::LeaveGone(Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without) const {
+  const bool more_may_be = std::ranges::any_of(job.run->life().nodes, [&](const NodeKey& node) {
+    return job.unheard_ns.contains(node) && !without.contains(node);
   });
   if (more_may_be) {
-    return;  // soon it is known whether they are gone as well
+    return {};  // soon it is known whether they are gone as well
   }
-  const std::string names = fmt::format("{} {}", gone.size() == 1 ? "node" : "nodes",
-                                        DisplayNames(std::vector<NodeKey>(gone.begin(), gone.end())));
   const AllocationDecision target = WouldGet(job, without, true);
   if (!target.allocation.has_value()) {
     job.stays = fmt::format("it cannot go on at the others: {}", target.reason);
-    return;
+    return {};
   }
-  Move(now, job, v1::JOB_STATE_PENDING,
-       fmt::format("{} {} not been heard from for {}; the job goes on at {}", names, gone.size() == 1 ? "has" : "have",
-                   FormatSeconds(job.spec.grace_ns), fmt::join(target.allocation->site_names(), ", ")));
+  return {.why = Exit::Why::kGone,
+          .cause = fmt::format(
+              "{} {} {} not been heard from for {}; the job goes on at {}", gone.size() == 1 ? "node" : "nodes",
+              DisplayNames(std::vector<NodeKey>(gone.begin(), gone.end())), gone.size() == 1 ? "has" : "have",
+              FormatSeconds(job.spec.grace_ns), fmt::join(target.allocation->site_names(), ", "))};
 }
 
 // Decides as WouldGet, for a job that takes its state along.
 AllocationDecision Coordinator::WouldLeaveFor(const Job& job, const std::set<NodeKey>& without) const {
-  const std::set<NodeKey>& nodes = job.run->nodes();
+  const std::set<NodeKey>& nodes = job.run->life().nodes;
   if (job.spec.checkpoint.path.empty()) {
     return {.allocation = std::nullopt, .reason = "it has no checkpoint.path to take its state along"};
   }
@@ -193,23 +188,22 @@ AllocationDecision Coordinator::WouldLeaveFor(const Job& job, const std::set<Nod
   return WouldGet(job, without, false);
 }
 
-void Coordinator::LeaveDrained(Now now, Job& job, const std::set<std::string>& drained,
-                               const std::set<NodeKey>& without) {
-  if (job.run->moving()) {
-    return;
+Exit Coordinator::LeaveDrained(Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without) const {
+  if (job.run->life().wants.move) {
+    return {};
   }
   const std::string names = fmt::format("{} {}", drained.size() == 1 ? "site" : "sites", fmt::join(drained, ", "));
   const AllocationDecision target = WouldLeaveFor(job, without);
   if (!target.allocation.has_value()) {
     job.stays = fmt::format("it cannot leave {}, which is drained: {}", names, target.reason);
-  } else if (job.run->may_move(now.ns)) {
-    BeginMove(now, job, fmt::format("{} {} drained", names, drained.size() == 1 ? "is" : "are"));
+    return {};
   }
+  return {.why = Exit::Why::kMove, .cause = fmt::format("{} {} drained", names, drained.size() == 1 ? "is" : "are")};
 }
 
 // Uses nodes again that the job had to do without.
-void Coordinator::ComeBack(Now now, Job& job) {
-  const std::set<NodeKey>& present = job.run->nodes();
+Exit Coordinator::ComeBack(Job& job) const {
+  const std::set<NodeKey>& present = job.run->life().nodes;
   std::set<NodeKey> missing = job.home;
   std::erase_if(missing, [&](const NodeKey& node) { return present.contains(node); });
   std::erase_if(missing, [&](const NodeKey& key) {
@@ -218,33 +212,26 @@ void Coordinator::ComeBack(Now now, Job& job) {
   });
   if (missing.empty()) {
     job.return_due = false;
-    return;
+    return {};
   }
   const AllocationDecision target = WouldGet(job, {}, false);
   if (!target.allocation.has_value()) {
-    return;
+    return {};
   }
   const std::set<NodeKey> nodes = NodesOf(*target.allocation);
   std::erase_if(missing, [&](const NodeKey& node) { return !nodes.contains(node); });
   const bool keeps_all = std::ranges::all_of(present, [&](const NodeKey& node) { return nodes.contains(node); });
-  if (!missing.empty() && keeps_all) {
-    BeginMove(now, job,
-              fmt::format("{} {} back", DisplayNames(std::vector<NodeKey>(missing.begin(), missing.end())),
-                          missing.size() == 1 ? "is" : "are"));
+  if (missing.empty() || !keeps_all) {
+    return {};
   }
-}
-
-void Coordinator::BeginMove(Now now, Job& job, const std::string& cause) {
-  job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
-  Reaction reaction = job.run->BeginMove(cause);
-  Emit(PersistRecord{job.name(), RecordOf(job)});
-  Log(LogLevel::kInfo, job.name(), fmt::format("it is to go on elsewhere: {}", cause));
-  React(now, job, std::move(reaction));
+  return {.why = Exit::Why::kMove,
+          .cause = fmt::format("{} {} back", DisplayNames(std::vector<NodeKey>(missing.begin(), missing.end())),
+                               missing.size() == 1 ? "is" : "are")};
 }
 
 JobSpec Coordinator::Pinned(const Job& job, const LinkTable& links) const {
-  JobSpec spec = job.run->choices();
-  const std::vector<std::string> sites = job.run->allocation().site_names();
+  JobSpec spec = job.run->life().choices;
+  const std::vector<std::string> sites = job.run->life().allocation.site_names();
   if (!spec.placement.sites.empty()) {
     spec.placement.sites = sites;  // in its order
     return spec;
@@ -255,7 +242,7 @@ JobSpec Coordinator::Pinned(const Job& job, const LinkTable& links) const {
       order.push_back(site);
     }
   };
-  for (int i = job.detail.epochs_size() - 1; job.run->epochs_before() > 0 && i >= 0; --i) {
+  for (int i = job.detail.epochs_size() - 1; job.run->life().epochs_before > 0 && i >= 0; --i) {
     std::ranges::for_each(job.detail.epochs(i).sites(), add);
   }
   if (!order.empty()) {
@@ -268,10 +255,10 @@ JobSpec Coordinator::Pinned(const Job& job, const LinkTable& links) const {
 }
 
 bool Coordinator::DoWithoutNewNodes(Job& job) const {
-  if (job.run == nullptr || job.state() == v1::JOB_STATE_RUNNING || job.run->progressed() || job.before.empty()) {
+  if (job.run == nullptr || job.state() == v1::JOB_STATE_RUNNING || job.run->life().progressed || job.before.empty()) {
     return false;
   }
-  std::set<NodeKey> added = NodesOf(job.run->allocation());
+  std::set<NodeKey> added = NodesOf(job.run->life().allocation);
   std::erase_if(added, [&](const NodeKey& node) { return job.before.contains(node); });
   job.unfit.insert(added.begin(), added.end());
   return !added.empty();
@@ -349,13 +336,7 @@ AllocationDecision Coordinator::Decide(const Job& job, const std::set<NodeKey>& 
     }
   }
   if (decision.allocation.has_value()) {
-    const absl::StatusOr<std::vector<ListedCheckpoint>> listed = ListedOf(job.detail);
-    const JobRun::Earlier earlier{.epochs = 0,
-                                  .iterations = {},
-                                  .checkpoints = listed.value_or(std::vector<ListedCheckpoint>{}),
-                                  .resumable = job.resumable,
-                                  .told = job.past.next() > 0};
-    if (std::optional<std::string> misfit = Misfit(spec, earlier, *decision.allocation); misfit.has_value()) {
+    if (std::optional<std::string> misfit = Misfit(spec, EarlierOf(job), *decision.allocation); misfit.has_value()) {
       return {.allocation = std::nullopt, .reason = fmt::format("waiting for more of its sites: {}", *misfit)};
     }
   }
@@ -384,14 +365,14 @@ void Coordinator::On(Now /*now*/, DrainSite& event) {
   response.set_already(already);
   for (Job* job : InOrder()) {
     if (job->run == nullptr ||
-        std::ranges::none_of(job->run->nodes(), [&](const NodeKey& node) { return node.site == event.site; })) {
+        std::ranges::none_of(job->run->life().nodes, [&](const NodeKey& node) { return node.site == event.site; })) {
       continue;
     }
     v1::JobAtSite& at = *response.add_jobs();
     at.set_name(job->name());
     at.set_state(job->state());
     std::set<NodeKey> without;
-    for (const NodeKey& node : job->run->nodes()) {
+    for (const NodeKey& node : job->run->life().nodes) {
       if (drained_.contains(node.site)) {
         without.insert(node);
       }
@@ -400,7 +381,7 @@ void Coordinator::On(Now /*now*/, DrainSite& event) {
     if (!target.allocation.has_value()) {
       at.set_stays(true);
       at.set_words(target.reason);
-    } else if (job->run->pause_wanted()) {
+    } else if (job->run->life().wants.pause) {
       at.set_words("it is paused; it leaves when it is resumed");
     } else {
       at.set_words(fmt::format("it goes on at {} when its state is safe there",

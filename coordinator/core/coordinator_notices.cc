@@ -21,7 +21,8 @@ void Coordinator::Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice
 void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
   v1::JobSummary& summary = *job.detail.mutable_summary();
   const bool runs = job.state() == v1::JOB_STATE_RUNNING && job.run != nullptr;
-  if (runs && job.run->fruitful() && summary.losses() > 0) {
+  if (runs && job.run->life().epoch.has_value() && job.run->crew().reached > job.run->life().epoch->first_iteration &&
+      summary.losses() > 0) {
     const int32_t losses = summary.losses();
     summary.set_losses(0);
     if (losses >= kNotableLosses) {
@@ -61,7 +62,7 @@ void Coordinator::NoteSaving(Now now, Job& job, const Reaction& reaction) {
 
 void Coordinator::SayWait(Now now, Job& job) {
   constexpr int64_t kEveryNs = 10'000'000'000;
-  if (job.run == nullptr || !job.run->AllDone()) {
+  if (job.run == nullptr || !job.run->At(now.ns).AllDone()) {
     job.say_wait_at_ns = 0;
     return;
   }
@@ -81,50 +82,16 @@ void Coordinator::SayWait(Now now, Job& job) {
   Notify(now, job, LogLevel::kInfo, std::move(notice));
 }
 
-void Coordinator::Close(Now now, Job& job) {
-  constexpr int kMaxTries = 5;
-  constexpr int64_t kFirstDelayNs = 500'000'000;  // doubled from try to try: a rank may still write the one before
-  if (job.closing.empty() || IsFinal(job.state())) {
-    return;
-  }
-  if (job.run == nullptr || !job.run->epoch().has_value()) {  // nothing was done since its last checkpoint
-    Finish(now, job, v1::JOB_STATE_CANCELLED, job.closing);
-    return;
-  }
-  if (job.state() == v1::JOB_STATE_RUNNING && !job.run->pause_wanted() && !job.run->AllDone()) {
-    job.run->Hear(SilencesOf(now, *job.run, Silent::kOrDeaf));
-    Reaction reaction = job.run->Pause();
-    Emit(PersistRecord{job.name(), RecordOf(job)});
-    React(now, job, std::move(reaction));
-    return;
-  }
-  if (job.state() != v1::JOB_STATE_PAUSED) {
-    return;
-  }
-  const JobRun::Rest rest = job.run->RestState();
-  if (rest == JobRun::Rest::kSaved) {
-    Finish(now, job, v1::JOB_STATE_CANCELLED,
-           fmt::format("{}; its state before iteration {} is in a checkpoint", job.closing, *job.run->ended_at()));
-    return;
-  }
-  if (rest == JobRun::Rest::kPending || now.ns < job.closing_at_ns) {
-    return;
-  }
-  if (job.closing_tries == kMaxTries) {
-    v1::JobNotice notice;
-    notice.set_text(
-        fmt::format("the job is not cancelled but stays PAUSED before iteration {}, for its checkpoint cannot "
-                    "be written: {}",
-                    *job.run->ended_at(), job.run->checkpoint_trouble()));
-    notice.set_stays(true);
-    job.closing.clear();
-    job.closing_tries = 0;
-    Emit(PersistRecord{job.name(), RecordOf(job)});
-    Notify(now, job, LogLevel::kWarning, std::move(notice));
-    return;
-  }
-  job.closing_at_ns = now.ns + (kFirstDelayNs << job.closing_tries++);
-  React(now, job, {.sends = job.run->SaveRest()});
+void Coordinator::NoteStays(Now now, Job& job) {
+  v1::JobNotice notice;
+  notice.set_text(
+      fmt::format("the job is not cancelled but stays PAUSED before iteration {}, for its checkpoint cannot "
+                  "be written: {}",
+                  *job.run->life().ended_at, job.run->crew().checkpoint_trouble));
+  notice.set_stays(true);
+  job.closing.clear();
+  Emit(PersistRecord{job.name(), RecordOf(job)});
+  Notify(now, job, LogLevel::kWarning, std::move(notice));
 }
 
 }  // namespace geopipe

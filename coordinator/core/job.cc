@@ -41,14 +41,14 @@ void FillLive(const Job& job, v1::JobSummary& summary) {
 
 // Fills in what the ranks have reported of their memory, for the plan that the detail has.
 void FillMemory(const Job& job, v1::JobDetail& detail) {
-  if (job.run != nullptr && job.run->plan() != nullptr) {
-    job.run->memory().WriteTo(*detail.mutable_measured_memory());
+  if (job.run != nullptr && job.run->life().plan != nullptr) {
+    job.run->told().memory.WriteTo(*detail.mutable_measured_memory());
   }
 }
 
 // Drops checkpoints that the run no longer lists.
 void DropUnlisted(Job& job) {
-  const std::vector<ListedCheckpoint>& listed = job.run->checkpoints();
+  const std::vector<ListedCheckpoint>& listed = job.run->life().checkpoints.listed;
   auto& all = *job.detail.mutable_checkpoints();
   for (int i = all.size() - 1; i >= 0; --i) {
     const bool is_listed = std::ranges::any_of(listed, [&](const ListedCheckpoint& each) {
@@ -207,14 +207,14 @@ void SetPlanned(Job& job, const PlanResult& plan) {
 }
 
 void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns) {
-  const Epoch& epoch = *job.run->epoch();
+  const Epoch& epoch = *job.run->life().epoch;
   job.detail.mutable_summary()->set_epoch(epoch.number);
   v1::EpochSummary& summary = *job.detail.add_epochs();
   summary.set_number(epoch.number);
   summary.set_first_iteration(epoch.first_iteration);
   summary.set_begun_unix_time_ns(unix_now_ns);
   summary.set_cause(ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes)));
-  for (const std::string& site : SitesOf(job.run->plan()->plan)) {
+  for (const std::string& site : SitesOf(job.run->life().plan->plan)) {
     summary.add_sites(site);
   }
   DropUnlisted(job);
@@ -235,7 +235,7 @@ void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_no
     recovery.set_kind(loss.kind);
     recovery.set_cause(ToUtf8(std::string_view(loss.cause).substr(0, kMaxCauseBytes)));
     recovery.set_begun_unix_time_ns(unix_now_ns);
-    recovery.set_reached_iteration(job.run->reached());
+    recovery.set_reached_iteration(job.run->crew().reached);
     recovery.set_lost_ns(loss.stalled_ns);
     all.DeleteSubrange(0, std::max(0, all.size() - kMaxRecoveries));
   }
@@ -271,7 +271,7 @@ void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns) {
 void NoteUnlisted(Job& job) {
   DropUnlisted(job);
   for (v1::CheckpointSummary& summary : *job.detail.mutable_checkpoints()) {
-    for (const ListedCheckpoint& listed : job.run->checkpoints()) {
+    for (const ListedCheckpoint& listed : job.run->life().checkpoints.listed) {
       if (ToProto(listed.identity).SerializeAsString() == summary.identity().SerializeAsString()) {
         FillParts(listed, summary);
       }
@@ -338,19 +338,17 @@ int64_t LastCheckpoint(const v1::JobDetail& detail) {
   return last;
 }
 
-JobRun::Earlier TakeEarlier(Job& job) {
-  const bool told = job.past.next() > 0;
+JobLife::Earlier EarlierOf(const Job& job) {
   return {.epochs = job.detail.summary().epoch(),
-          .iterations = std::move(job.past),
-          .checkpoints = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{}),
-          .resumable = job.resumable,
-          .told = told,
+          .checkpoints = {.listed = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{}),
+                          .resumable = job.resumable},
+          .told = job.past.next() > 0,
           .micro_batch_size = job.detail.plan().micro_batch_size(),
           .sequence_length = job.detail.plan().sequence_length()};
 }
 
 v1::JobRecord RecordOf(const Job& job) {
-  v1::JobRecord record = job.run == nullptr ? v1::JobRecord() : job.run->Record();
+  v1::JobRecord record = job.run == nullptr ? v1::JobRecord() : job.run->life().Record();
   record.set_closing(job.closing);
   for (const NodeKey& node : job.home) {
     v1::NodeName& name = *record.add_home();

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "coordinator/core/cluster/names.h"
-#include "coordinator/core/job_run/job_run.h"
+#include "coordinator/core/life/job_run.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"
@@ -40,7 +40,7 @@ struct Job {
   bool return_due = false;                    // a checkpoint was written: nodes that are back may be used again
   std::map<NodeKey, int64_t> unheard_ns;      // of its nodes, for how long
   std::string stays;                          // why it does not leave nodes that it should; empty: it need not
-  bool planning = false;                      // the planner has been asked, in this life of the coordinator
+  Exit exit;                                  // that LookAfter has found, for the rules of the same step
   IterationLog past;                          // while there is no run
   bool past_stored = false;                   // the store has iterations that `past` has not
   int64_t stored_next = 0;                    // iterations below this one were given to the store
@@ -49,8 +49,6 @@ struct Job {
   bool timelines_void = false;                // those that are stored are of another plan
   // Reason to cancel the job as soon as its state is in a checkpoint; empty: there is none.
   std::string closing;
-  int closing_tries = 0;                    // checkpoints that were ordered for it, in this life of the coordinator
-  int64_t closing_at_ns = 0;                // not before then is the next
   bool saving_fails = false;                // watchers were told that checkpoints come to nothing
   int64_t say_wait_at_ns = 0;               // when what the job's end waits for is told next; 0: training is not over
   std::vector<v1::JobNotice> notices = {};  // the latest kMaxNotices
@@ -62,7 +60,7 @@ struct Job {
   const std::string& name() const { return detail.summary().name(); }
   // True when the job has trained, in this run or an earlier one.
   bool has_trained() const { return detail.epochs_size() > 0; }
-  const IterationLog& iterations() const { return run == nullptr ? past : run->iterations(); }
+  const IterationLog& iterations() const { return run == nullptr ? past : run->told().iterations; }
 };
 
 // Keeps the notice for those who watch the job.
@@ -99,8 +97,8 @@ void NoteEvaluations(Job& job, std::vector<v1::EvaluationSummary> evaluations);
 inline constexpr int kMaxEvaluations = 1000;
 // Replaces the list by that of the job's run, with the holders of each part.
 void NoteUnlisted(Job& job);
-// Returns the state that the next run goes on from. Takes `past`.
-JobRun::Earlier TakeEarlier(Job& job);
+// The state that the next run goes on from.
+JobLife::Earlier EarlierOf(const Job& job);
 // The job takes the place of a finished one of its name, with what that has done before this iteration. `old` stays as
 // it is.
 void KeepCurve(const Job& old, int64_t below, Job& job);

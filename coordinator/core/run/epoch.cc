@@ -24,21 +24,12 @@ const WorkerFacts* FactsOf(const EpochFacts& facts, const EpochMember& member) {
 }
 
 // True when the worker has said that it no longer runs this epoch.
-bool HasLeft(const WorkerFacts& worker, uint64_t epoch) {
-  return worker.epoch > epoch || (worker.epoch == epoch && (worker.phase == v1::WORKER_PHASE_ENDED ||
-                                                            worker.phase == v1::WORKER_PHASE_FINISHED));
-}
-
-// True when the worker's state will not change by itself.
-bool Rests(const WorkerFacts& worker) {
-  return worker.phase == v1::WORKER_PHASE_IDLE || worker.phase == v1::WORKER_PHASE_ENDED ||
-         worker.phase == v1::WORKER_PHASE_FINISHED;
-}
+bool HasLeft(const WorkerFacts& worker, uint64_t epoch) { return worker.epoch > epoch || worker.HasLeft(epoch); }
 
 // True when a younger worker of its device has said hello.
 bool HasSuccessor(const EpochFacts& facts, const EpochMember& member) {
   return std::ranges::any_of(facts.workers, [&](const WorkerFacts& worker) {
-    return worker.worker.worker == member.worker && worker.worker.incarnation > member.incarnation && worker.attached;
+    return worker.worker.worker == member.worker && worker.worker.incarnation > member.incarnation && worker.attached();
   });
 }
 
@@ -128,39 +119,14 @@ std::string DisplayStates(const WorkerFacts& worker) {
                          : fmt::format("the state before iteration {} of epoch {}", newest->iteration, newest->epoch));
 }
 
-std::optional<std::string> LossOf(const EpochFacts& facts, const std::vector<EpochMember>& members) {
-  for (const EpochMember& member : members) {
-    const WorkerFacts* worker = FactsOf(facts, member);
-    if (worker == nullptr) {
-      return fmt::format("worker {} is no longer one of the job's", DisplayName(member.worker));
-    }
-    if (worker->lost.has_value()) {
-      return worker->lost;
-    }
-  }
-  return std::nullopt;
-}
-
 }  // namespace
 
 EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts) {
-  if (std::optional<std::string> loss = LossOf(facts, facts.members); loss.has_value()) {
-    return Fail(*std::move(loss));
-  }
-  for (const WorkerFacts& worker : facts.workers) {
-    if (!old.has_value() && facts.members.empty() && worker.lost.has_value()) {
-      return Fail(*worker.lost);
-    }
-  }
   const bool fenced = !old.has_value() || std::ranges::any_of(old->members, [&](const EpochMember& member) {
     const WorkerFacts* worker = FactsOf(facts, member);
     return (worker != nullptr && HasLeft(*worker, old->number)) || HasSuccessor(facts, member);
   });
   if (!fenced) {
-    // A lost member's successor may already be on its device, about to say hello.
-    if (std::optional<std::string> loss = LossOf(facts, old->members); loss.has_value() && !facts.may_go_back) {
-      return Fail(*std::move(loss));
-    }
     return Wait(fmt::format("epoch {} runs", old->number));
   }
   if (!facts.wanted) {
@@ -172,10 +138,11 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
   std::vector<const WorkerFacts*> workers;
   for (const EpochMember& member : facts.members) {
     workers.push_back(FactsOf(facts, member));
-    const WorkerFacts& worker = *workers.back();
-    if (!worker.attached || !Rests(worker)) {
-      return Wait(fmt::format("worker {} {}", DisplayName(member.worker),
-                              worker.attached ? "is about to end its epoch" : "has not said hello"));
+    if (workers.back() == nullptr || !workers.back()->attached()) {
+      return Wait(fmt::format("worker {} has not said hello", DisplayName(member.worker)));
+    }
+    if (!workers.back()->Rests()) {
+      return Wait(fmt::format("worker {} is about to end its epoch", DisplayName(member.worker)));
     }
   }
   const MemberStates states(facts, workers);

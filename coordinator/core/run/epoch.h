@@ -9,21 +9,13 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
-#include "geopipe/v1/worker_service.pb.h"
+#include "coordinator/core/run/worker_facts.h"
 #include "optimizer/model/checkpoint_identity.h"
 #include "optimizer/model/state_identity.h"
 
 namespace geopipe {
 
 inline constexpr size_t kEpochSecretBytes = 32;
-
-struct EpochMember {
-  WorkerKey worker;
-  uint64_t incarnation = 0;
-
-  friend bool operator==(const EpochMember&, const EpochMember&) = default;
-};
 
 // A value. Durable before any worker hears of it.
 struct Epoch {
@@ -41,18 +33,8 @@ struct Epoch {
   friend bool operator==(const Epoch&, const Epoch&) = default;
 };
 
-// One worker, as far as it is known.
-struct WorkerFacts {
-  EpochMember worker;
-  bool attached = false;            // has said hello
-  std::optional<std::string> lost;  // it will not be heard again, or cannot go on: the sentence that says why
-  uint64_t epoch = 0;               // the latest that it knows of
-  v1::WorkerPhase phase = v1::WORKER_PHASE_UNSPECIFIED;
-  std::vector<StateIdentity> states = {};  // held or kept; of a worker that rests
-};
-
 struct EpochFacts {
-  bool wanted = true;                // the user wants the job to run, not paused, and all its agents hear it
+  bool wanted = true;                // the job is to run, and all its agents hear it
   std::vector<EpochMember> members;  // the plan's, by rank; empty: there is no plan
   // Replica group of each rank: ranks of one group hold the same states. Empty: there are no replicas.
   std::vector<int32_t> replica_groups = {};
@@ -72,20 +54,18 @@ struct EpochDecision {
   std::string reason;  // kWait: what for. kFail: one sentence
 };
 
-// The rules, in order:
-//   1. Fail if a worker is lost that the plan needs, or (unless the job may go back) one of an old epoch that has not
-//      ended. Before there is a plan or an epoch, any loss fails the job.
-//   2. Wait while the job is not wanted, or has no plan.
-//   3. The fence: no epoch begins while the old one could finish an iteration. Every iteration needs every member, so
+// In order:
+//   1. The fence: no epoch begins while the old one could finish an iteration. Every iteration needs every member, so
 //      the old one cannot as soon as one member has acknowledged its end, or has a successor on its device, which is
 //      not started before the member has ended.
-//   4. A new epoch begins with one state, the newest that all its members can have: all are attached, and hold it or
+//   2. Wait while the job is not wanted, or has no plan.
+//   3. A new epoch begins with one state, the newest that all its members can have: all are attached, and hold it or
 //      have kept it, or get it from a replica that has it, or read it from a checkpoint, or begin anew. Members
 //      that may still come to it are waited for. Once there was an epoch, only a loss is a reason to go back to a
-//      checkpoint or the beginning. After a loss, the newest common state before which the figures of all iterations
-//      are told is preferred: a repeated iteration is told again, while figures that went with a worker would leave a
-//      gap.
-//   5. Wait when nothing is left to be done at the end iteration, unless a member that has done it was lost.
+//      checkpoint or the beginning; where none can go on, fail. After a loss, the newest common state before which the
+//      figures of all iterations are told is preferred: a repeated iteration is told again, while figures that went
+//      with a worker would leave a gap.
+//   4. Wait when nothing is left to be done at the end iteration, unless a member that has done it was lost.
 EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts);
 
 }  // namespace geopipe

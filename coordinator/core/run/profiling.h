@@ -64,6 +64,7 @@ class ProfileRounds {
   const ProfileCandidate& candidate() const { return candidates_[round_]; }
   // Workers that have not reported this round, in order.
   std::vector<WorkerKey> missing() const { return {missing_.begin(), missing_.end()}; }
+  bool awaits(const WorkerKey& worker) const { return missing_.contains(worker); }
   const Profile& profile() const { return profile_; }
 
   // Takes one worker's measurement. True when it was the round's last: the next round (if any) has begun. Reports of

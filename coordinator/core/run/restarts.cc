@@ -8,25 +8,25 @@
 
 namespace geopipe {
 
-std::optional<std::string> Restarts::OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause) {
-  while (!losses_.empty() && losses_.front().at_ns <= at_ns - kHourNs) {
-    losses_.pop_front();
-  }
-  losses_.push_back({.at_ns = at_ns, .worker = worker, .cause = std::move(cause)});
-  int64_t count = 0;
+std::optional<std::string> Restarts::Enough(int64_t at_ns, const WorkerKey& worker, const std::string& cause) const {
+  int64_t count = 1;
   std::string history;
   for (const Loss& loss : losses_) {
-    if (loss.worker == worker) {
-      history += fmt::format("{}({}) {}", count == 0 ? "" : "; ", count + 1, loss.cause);
-      ++count;
+    if (loss.worker == worker && loss.at_ns > at_ns - kHourNs) {
+      history += fmt::format("({}) {}; ", count++, loss.cause);
     }
   }
   if (count <= per_hour_) {
     return std::nullopt;
   }
-  return count == 1
-             ? losses_.back().cause
-             : fmt::format("worker {} was lost {} times within an hour: {}", DisplayName(worker), count, history);
+  return count == 1 ? cause
+                    : fmt::format("worker {} was lost {} times within an hour: {}({}) {}", DisplayName(worker), count,
+                                  history, count, cause);
+}
+
+void Restarts::OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause) {
+  std::erase_if(losses_, [&](const Loss& loss) { return loss.at_ns <= at_ns - kHourNs; });
+  losses_.push_back({.at_ns = at_ns, .worker = worker, .cause = std::move(cause)});
 }
 
 int64_t Restarts::NextDelayNs() {

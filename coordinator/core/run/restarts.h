@@ -21,9 +21,10 @@ class Restarts {
   // `per_hour`: of one worker. `seed`: of the delays' jitter.
   Restarts(int64_t per_hour, uint64_t seed) : per_hour_(per_hour), jitter_(seed) {}
 
-  // Records the loss of a worker. Returns nullopt when it may be started again; otherwise why the job has failed: all
-  // its losses within the last hour, each with its cause.
-  std::optional<std::string> OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause);
+  // Returns why the job fails with this loss of a worker, too: all its losses within the last hour, each with its
+  // cause; nullopt: the worker may be started again.
+  std::optional<std::string> Enough(int64_t at_ns, const WorkerKey& worker, const std::string& cause) const;
+  void OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause);
 
   // Delay before the job goes on: none the first time, then twice as long each time, with jitter, until OnProgress.
   int64_t NextDelayNs();
@@ -40,7 +41,7 @@ class Restarts {
 
   int64_t per_hour_;
   SplitMix64 jitter_;
-  std::deque<Loss> losses_;  // of the last hour
+  std::deque<Loss> losses_;  // those of the last hour, at least
   int32_t attempts_ = 0;     // since the last progress
 };
 

@@ -193,9 +193,8 @@ TEST_CASE("a job is cancelled with a checkpoint behind the iteration under way")
     CHECK(g.Commands(v1::WorkerCommand::kEndEpoch) == 3);
   }
   EndAll(g, 2);
-  REQUIRE(g.StateOf("tiny") == v1::JOB_STATE_PAUSED);
-  g.Step(Tick{});
   CHECK(g.Commands(v1::WorkerCommand::kCheckpoint) == 3);
+  REQUIRE(g.StateOf("tiny") == v1::JOB_STATE_PAUSED);
   g.RunFor(kSecond);
   CHECK(g.StateOf("tiny") == v1::JOB_STATE_PAUSED);
   Save(g, 1, 2);
@@ -214,12 +213,7 @@ TEST_CASE("a job that is to end with a checkpoint that cannot be written stays, 
   EndAll(f, 2);
   int orders = 0;
   std::vector<std::string> notices;
-  for (int i = 0; i < 300 && f.DetailOf("tiny").summary().state() == v1::JOB_STATE_PAUSED; ++i) {
-    f.Advance(kSecond / 10);
-    for (const SessionId session : std::set<SessionId>(f.open)) {
-      f.Heartbeat(session);
-    }
-    f.Step(Tick{});
+  for (int i = 0; i < 300; ++i) {
     const bool ordered = f.Commands(v1::WorkerCommand::kCheckpoint) == 3;
     std::ranges::copy(WatchedIn(f).notices, std::back_inserter(notices));
     if (ordered) {
@@ -227,6 +221,11 @@ TEST_CASE("a job that is to end with a checkpoint that cannot be written stays, 
       FailToSave(f, 1, 2);
       std::ranges::copy(WatchedIn(f).notices, std::back_inserter(notices));
     }
+    f.Advance(kSecond / 10);
+    for (const SessionId session : std::set<SessionId>(f.open)) {
+      f.Heartbeat(session);
+    }
+    f.Step(Tick{});
   }
   CHECK(orders == 5);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);

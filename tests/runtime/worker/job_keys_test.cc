@@ -119,7 +119,7 @@ const std::map<std::string, std::pair<std::string, std::string>, std::less<>>& R
       {"spec.checkpoint.path", {"runtime/worker/checkpoint_writer.cc", "checkpoint.path"}},
       {"spec.checkpoint.every", {"runtime/worker/trainer.cc", "checkpoint.every"}},
       {"spec.checkpoint.keep", {"runtime/worker/checkpoint_writer.cc", "spec.keep"}},
-      {"spec.checkpoint.replicate", {"coordinator/core/job_run/epochs.cc", "checkpoint.replicate"}},
+      {"spec.checkpoint.replicate", {"coordinator/core/life/job_run.cc", "checkpoint.replicate"}},
       {"spec.recovery", {"runtime/worker/rank_job.cc", "job.recovery"}},
       {"spec.on_site_loss", {"coordinator/core/coordinator_moves.cc", "spec.on_site_loss"}},
       {"spec.grace", {"coordinator/core/coordinator_moves.cc", "spec.grace_ns"}},

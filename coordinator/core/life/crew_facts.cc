@@ -1,0 +1,26 @@
+#include "coordinator/core/life/crew_facts.h"
+
+#include <algorithm>
+#include <iterator>
+
+namespace geopipe {
+
+bool CrewFacts::heard(const NodeKey& node) const {
+  return std::ranges::find(around.silences, node, &NodeSilence::node) == around.silences.end();
+}
+
+std::vector<NodeKey> CrewFacts::unheard() const {
+  std::vector<NodeKey> nodes;
+  std::ranges::transform(around.silences, std::back_inserter(nodes), &NodeSilence::node);
+  return nodes;
+}
+
+void CrewFacts::Forgive(int64_t pause_ns) {
+  times.since_ns += pause_ns;
+  times.recover_at_ns += pause_ns;
+  times.progress_ns += pause_ns;
+  times.told_ns += pause_ns;
+  diagnosis.Forgive(pause_ns);
+}
+
+}  // namespace geopipe
