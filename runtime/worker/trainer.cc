@@ -56,9 +56,6 @@ Trainer::~Trainer() {
 }
 
 void Trainer::Run(Order order) {
-  if (std::holds_alternative<RunCommit>(order)) {
-    requested_ = -1;  // of an earlier epoch
-  }
   const bool taken = orders_.TryPush(order);
   GP_CHECK(taken || orders_.closed(), "an order before the last one was answered");
 }
@@ -279,7 +276,12 @@ absl::Status Trainer::Commit(uint64_t epoch, const v1::CommitCommand& command) {
                       .on_state =
                           [&](int64_t next) {
                             KeepState();
-                            OnState(epoch, next, is_due(next));
+                            if (is_due(next)) {
+                              Request({next});
+                            }
+                            for (const int64_t iteration : TakeRequests(next)) {
+                              Save(epoch, iteration);
+                            }
                           },
                       .on_evaluation =
                           [&](const EvaluationStats& stats) {
@@ -298,31 +300,34 @@ void Trainer::KeepState() {
   }
 }
 
-void Trainer::OnState(uint64_t epoch, int64_t next_iteration, bool is_due) {
-  int64_t requested = requested_;
-  if (requested >= 0 && requested <= next_iteration) {
-    requested_.compare_exchange_strong(requested, -1);
-    if (requested < next_iteration) {
-      hooks_.post(CheckpointTaken{.epoch = epoch,
-                                  .iteration = requested,
-                                  .status = absl::FailedPreconditionError(fmt::format(
-                                      "rank {} has gone on to iteration {}", job_->rank(), next_iteration))});
-    }
-  }
-  if (is_due || requested == next_iteration) {
-    Save(epoch, next_iteration);
-  }
+void Trainer::Request(const RequestCheckpoint& request) {
+  const std::lock_guard lock(mutex_);
+  requested_.insert(request.iteration);
+}
+
+std::vector<int64_t> Trainer::TakeRequests(int64_t last) {
+  const std::lock_guard lock(mutex_);
+  const auto end = requested_.upper_bound(last);
+  std::vector<int64_t> taken(requested_.begin(), end);
+  requested_.erase(requested_.begin(), end);
+  return taken;
 }
 
 void Trainer::Save(uint64_t epoch, int64_t iteration) {
-  hooks_.post(CheckpointTaken{.epoch = epoch, .iteration = iteration, .status = CopyState()});
+  hooks_.post(CheckpointTaken{.epoch = epoch, .iteration = iteration, .status = CopyState(epoch, iteration)});
 }
 
-absl::Status Trainer::CopyState() {
+absl::Status Trainer::CopyState(uint64_t epoch, int64_t iteration) {
+  if (iteration != job_->next_iteration()) {
+    return absl::FailedPreconditionError(
+        fmt::format("rank {} has gone on to iteration {}", job_->rank(), job_->next_iteration()));
+  }
   std::unique_ptr<RankSnapshot> snapshot = writer_.Take();
-  if (snapshot == nullptr) {
-    return absl::UnavailableError(
-        "the one before is still being written; use a faster disk or a larger checkpoint.every");
+  if (snapshot == nullptr) {  // the copy that is being written answers all who ask for its state
+    return copied_ == std::pair(epoch, iteration)
+               ? absl::OkStatus()
+               : absl::UnavailableError(
+                     "the one before is still being written; use a faster disk or a larger checkpoint.every");
   }
   snapshot->taken_ns = clock_.NowNs();
   if (absl::Status status = job_->CopyState(*snapshot); !status.ok()) {
@@ -330,6 +335,7 @@ absl::Status Trainer::CopyState() {
     return status;
   }
   writer_.Write(std::move(snapshot));
+  copied_ = {epoch, iteration};
   return absl::OkStatus();
 }
 

@@ -4,16 +4,19 @@
 #include <absl/status/status.h>
 #include <absl/status/statusor.h>
 
-#include <atomic>
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <variant>
+#include <vector>
 
 #include "optimizer/model/plan/rank_memory.h"
 #include "optimizer/model/profile.h"
@@ -60,9 +63,12 @@ class Trainer {
 
   // Queues an order. Never waits. REQUIRES: the order before was answered.
   void Run(Order order);
-  // Apply to the RunCommit under way, if there is one. Any thread.
+  // Applies to the RunCommit under way, if there is one. Any thread.
   void End(std::optional<int64_t> abandon_from);
-  void Request(const RequestCheckpoint& request) { requested_ = request.iteration; }
+  // Asks the RunCommit under way, which is so until its TrainingReturned is taken. Any thread.
+  void Request(const RequestCheckpoint& request);
+  // Takes the requests up to an iteration that are not answered, ascending. Any thread.
+  std::vector<int64_t> TakeRequests(int64_t last = std::numeric_limits<int64_t>::max());
   // Runs on the thread that writes checkpoints. Any thread may call it. REQUIRES: a rank is prepared.
   void Complete(CompleteCheckpoint order);
   // Runs on the thread that fetches replicas. Any thread may call it; never waits. REQUIRES: a rank is prepared.
@@ -87,11 +93,9 @@ class Trainer {
   void JoinExchange(const RankPreparation& preparation);
   RunStates States() const;
   absl::Status Commit(uint64_t epoch, const v1::CommitCommand& command);
-  // Called when the state is that before `next_iteration`: copies it where a checkpoint is due or was asked for.
-  void OnState(uint64_t epoch, int64_t next_iteration, bool is_due);
   void KeepState();
   void Save(uint64_t epoch, int64_t iteration);
-  absl::Status CopyState();
+  absl::Status CopyState(uint64_t epoch, int64_t iteration);
   v1::IterationReport ReportOf(const IterationStats& stats);
   v1::EvaluationReport ReportOf(const EvaluationStats& stats) const;
   bool ReportsActions(int64_t iteration) const;
@@ -106,12 +110,13 @@ class Trainer {
   EvaluationSpec evaluation_;               // of the job; trainer's thread
   RankMemory told_peaks_;                   // in this epoch; trainer's thread
   const std::unique_ptr<KeptStates> kept_;  // trainer's thread; may be null
-  std::atomic<int64_t> requested_ = -1;     // a checkpoint before this iteration
+  std::pair<uint64_t, int64_t> copied_;     // epoch and iteration of the latest copy; trainer's thread
   StopEvent stop_;                          // set by Interrupt
 
   mutable std::mutex mutex_;
   std::condition_variable ended_condition_;
   bool interrupted_ = false;
+  std::set<int64_t> requested_;  // or due: checkpoints before these iterations
   std::string exchange_secret_;  // of the run that is prepared
   bool ended_ = false;
   CheckpointWriter writer_;       // told by the job's device

@@ -175,7 +175,6 @@ class WorkerControl {
   int64_t epoch_grace_ns_ = 0;                  // CommitCommand
   int64_t rest_grace_ns_ = 0;                   // CommitCommand
   bool ending_ = false;                         // the epoch was ordered to end
-  std::optional<int64_t> requested_;            // a checkpoint before this iteration, in training
   bool save_last_ = false;                      // the state behind the last iteration, when the writer is free
   int64_t finished_at_ns_ = 0;                  // the last iteration
   std::string action_;

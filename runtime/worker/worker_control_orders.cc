@@ -127,7 +127,6 @@ void WorkerControl::Prepare(uint64_t epoch, v1::PrepareCommand command) {
   next_iteration_ = command.first_iteration();  // earlier iterations are no progress of this epoch
   prepared_.reset();
   connected_ = ending_ = false;
-  requested_.reset();
   save_last_ = false;
   epoch_grace_ns_ = rest_grace_ns_ = 0;
   Emit(EnterEpoch{epoch});
@@ -260,8 +259,8 @@ void WorkerControl::On(TrainingReturned event) {
   if (ending_) {
     ReportEnded();
   }
-  if (std::optional<int64_t> requested = std::exchange(requested_, std::nullopt); requested.has_value()) {
-    Checkpoint(epoch_, *requested);  // it came too late for training to see it
+  for (const int64_t iteration : event.unmet_requests) {
+    Checkpoint(epoch_, iteration);
   }
   SaveLast();
 }
@@ -275,11 +274,11 @@ void WorkerControl::Checkpoint(uint64_t epoch, int64_t iteration) {
   }
   const bool rests = phase_ == v1::WORKER_PHASE_ENDED || phase_ == v1::WORKER_PHASE_FINISHED;
   if (phase_ == v1::WORKER_PHASE_TRAINING) {
-    requested_ = iteration;
     Emit(RequestCheckpoint{iteration});
   } else if (rests && next_iteration_ == iteration) {
-    trainer_ = Trainer::kSaves;
-    Emit(RunCheckpoint{epoch, iteration});
+    if (std::exchange(trainer_, Trainer::kSaves) != Trainer::kSaves) {  // else this state is being saved
+      Emit(RunCheckpoint{epoch, iteration});
+    }
   } else {
     ReportNoCheckpoint(
         epoch, iteration,
@@ -297,9 +296,6 @@ void WorkerControl::Complete(uint64_t epoch, v1::WriteManifestCommand command) {
 }
 
 void WorkerControl::On(const CheckpointTaken& event) {
-  if (requested_ == event.iteration) {
-    requested_.reset();
-  }
   const bool saved = trainer_ == Trainer::kSaves;
   if (saved) {
     trainer_ = Trainer::kFree;

@@ -75,6 +75,8 @@ void WorkerCore::Run() {
       WorkerTick tick = trainer_.Progress();
       tick.has_home = !hooks_.has_home || hooks_.has_home();
       event = std::move(tick);
+    } else if (auto* returned = std::get_if<TrainingReturned>(&*event)) {
+      returned->unmet_requests = trainer_.TakeRequests();  // here: the control asks until it has heard of the return
     }
     effects = control_.Step(clock_.NowNs(), *std::move(event));
   }

@@ -86,11 +86,13 @@ struct TrainingReturned {
   absl::Status status;  // OK: up to the last iteration, or ended before it
   RunStates states;
   RankMemory peaks;
+  // Iterations of RequestCheckpoint that it has not answered, ascending; up to this event, so they are filled in last.
+  std::vector<int64_t> unmet_requests = {};
 };
 
 // The rank's state before an iteration was to be copied, because a checkpoint is due, was asked for, or by
-// RunCheckpoint. OK: CheckpointWritten follows. Unavailable: the copy before is still being written, and its
-// CheckpointWritten follows.
+// RunCheckpoint. OK: CheckpointWritten follows, one for all that asked for this state until then. Unavailable: the copy
+// of another state is still being written, and its CheckpointWritten follows.
 struct CheckpointTaken {
   uint64_t epoch = 0;
   int64_t iteration = 0;
@@ -177,7 +179,7 @@ struct RunCheckpoint {
 };
 
 // Asks the RunCommit under way to copy the state before this iteration, too. Answered by CheckpointTaken when it comes
-// to that iteration or has passed it; forgotten when the RunCommit returns.
+// to that iteration or has passed it; else its TrainingReturned names the iteration.
 struct RequestCheckpoint {
   int64_t iteration = 0;
 };

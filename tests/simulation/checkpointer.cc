@@ -19,10 +19,11 @@ absl::Status NoSpace(const std::string& path) {
 // --- The writer ---------------------------------------------------------------------------------------------------
 
 absl::Status Checkpointer::Write(Context context, int64_t iteration, uint64_t lineage) {
-  if (has_snapshot_) {
-    return absl::UnavailableError("the one before is still being written");
+  const std::pair state(context.epoch, iteration);
+  if (snapshot_.has_value()) {
+    return snapshot_ == state ? absl::OkStatus() : absl::UnavailableError("the one before is still being written");
   }
-  has_snapshot_ = true;
+  snapshot_ = state;
   orders_.emplace_back(
       Snapshot{.context = std::move(context), .iteration = iteration, .lineage = lineage, .taken_ns = world_.now_ns()});
   WriteNext();
@@ -104,7 +105,8 @@ void Checkpointer::EndWriting(const Snapshot& snapshot, const absl::Status& stat
     file.set_name(UnitFile(unit, context.run, context.epoch));
     file.set_bytes(1000);
   }
-  has_snapshot_ = writing_ = false;
+  snapshot_.reset();
+  writing_ = false;
   post_(std::move(written));
   WriteNext();
 }

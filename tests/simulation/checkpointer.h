@@ -11,6 +11,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
@@ -46,7 +47,7 @@ class Checkpointer {
         find_server_(std::move(find_server)),
         post_(std::move(post)) {}
 
-  // CheckpointWritten follows. Unavailable: the state before is still being written.
+  // CheckpointWritten follows, once if this state is being written. Unavailable: another still is.
   absl::Status Write(Context context, int64_t iteration, uint64_t lineage);
   // ManifestWritten follows.
   void Complete(Context context, v1::WriteManifestCommand command);
@@ -98,7 +99,7 @@ class Checkpointer {
   CheckpointDisk& disk_;
   const FindServer find_server_;
   const std::function<void(WorkerEvent)> post_;
-  bool has_snapshot_ = false;  // one waits to be written, or is
+  std::optional<std::pair<uint64_t, int64_t>> snapshot_;  // epoch and iteration of what waits to be written, or is
   bool writing_ = false;
   std::deque<std::variant<Snapshot, Manifest>> orders_;
   bool fetching_ = false;

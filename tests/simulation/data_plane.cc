@@ -213,7 +213,6 @@ void Trainer::Run(RunCommit order) {
   session.start = order.command.start_iteration();
   session.end = order.command.end_iteration();
   session.evaluate_from = order.command.evaluate_from();
-  requested_ = -1;  // of an earlier epoch
   session.alone_since_ns = world_.now_ns();
   session.peers.resize(static_cast<size_t>(order.command.peers_size()));
   for (const v1::Peer& peer : order.command.peers()) {
@@ -238,21 +237,21 @@ Checkpointer::Context Trainer::ContextOf(uint64_t epoch) const {
           .sequence_length = sequence_length_};
 }
 
+std::vector<int64_t> Trainer::TakeRequests(int64_t last) {
+  const auto end = requested_.upper_bound(last);
+  std::vector<int64_t> taken(requested_.begin(), end);
+  requested_.erase(requested_.begin(), end);
+  return taken;
+}
+
 void Trainer::OnState() {
-  const uint64_t epoch = session_->epoch;
-  const int64_t requested = requested_;
-  if (requested >= 0 && requested <= next()) {
-    requested_ = -1;
-    if (requested < next()) {
-      world_.In(0, process_, [this, epoch, requested] {
-        post_(CheckpointTaken{epoch, requested, absl::FailedPreconditionError("the rank has gone on")});
-      });
-    }
-  }
   const bool is_turn = (spec_.every > 0 && next() % spec_.every == 0) || next() == session_->end;
-  const bool is_due = !spec_.path.empty() && next() > session_->start && is_turn;
-  if (is_due || requested == next()) {
-    world_.In(0, process_, [this, taken = CheckpointTaken{epoch, next(), Save()}] { post_(taken); });
+  if (!spec_.path.empty() && next() > session_->start && is_turn) {
+    Request(next());
+  }
+  for (const int64_t iteration : TakeRequests(next())) {
+    const absl::Status status = iteration == next() ? Save() : absl::FailedPreconditionError("the rank has gone on");
+    world_.In(0, process_, [this, taken = CheckpointTaken{session_->epoch, iteration, status}] { post_(taken); });
   }
 }
 

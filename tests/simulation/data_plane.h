@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <limits>
 #include <list>
 #include <map>
 #include <memory>
@@ -53,7 +54,8 @@ class Trainer {
   void Run(RunPrepare order);
   void Run(RunCommit order);
   void Run(RunCheckpoint order);
-  void Request(int64_t iteration) { requested_ = iteration; }
+  void Request(int64_t iteration) { requested_.insert(iteration); }
+  std::vector<int64_t> TakeRequests(int64_t last = std::numeric_limits<int64_t>::max());
   void Complete(CompleteCheckpoint order);
   void Replicate(FetchReplica order);
   void End(std::optional<int64_t> abandon_from);
@@ -128,7 +130,7 @@ class Trainer {
   std::string exchange_secret_;  // empty: it serves no files
   CheckpointDisk& disk_;
   Checkpointer checkpointer_;
-  int64_t requested_ = -1;  // a checkpoint before this iteration was asked for
+  std::set<int64_t> requested_;  // checkpoints before these iterations
   std::unique_ptr<Session> session_;
 };
 

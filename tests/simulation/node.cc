@@ -80,6 +80,9 @@ void Worker::Tick() {
 }
 
 void Worker::Take(WorkerEvent event) {
+  if (auto* returned = std::get_if<TrainingReturned>(&event)) {
+    returned->unmet_requests = trainer_.TakeRequests();
+  }
   WorkerEffects effects = control_.Step(world_.now_ns(), std::move(event));
   for (WorkerEffect& effect : effects) {
     process_->BeforeEffect();

@@ -326,6 +326,22 @@ TEST_CASE("a checkpoint that is asked for comes with the iteration, or at once w
   CHECK(VerifyCheckpoint(CheckpointFolder(folder.root, kEnd))->empty());
 }
 
+TEST_CASE("a checkpoint that is asked for beyond the end of the epoch is told to be missing when that has ended") {
+  const Folder folder;
+  Run run(folder.Job(/*every=*/0), 1);
+  run.PrepareAll();
+  run.Commit(0, 1'000'000);
+  run.Checkpoint(0, 900'000);
+  v1::WorkerCommand end;
+  end.set_epoch(1);
+  end.mutable_end_epoch();
+  run.cluster().Command(0, end);
+  CHECK_THAT(run.AwaitCheckpoint(0, 900'000).error(),
+             Catch::StartsWith("rank 0 holds the state before iteration ") && Catch::EndsWith(", not 900000"));
+  CHECK(std::ranges::count_if(run.cluster().reports(0),
+                              [](const v1::WorkerReport& report) { return report.has_checkpoint(); }) == 1);
+}
+
 TEST_CASE("a folder that cannot be written costs the checkpoint, one sentence, and nothing else") {
   const Folder folder;
   JobSpec job = folder.Job(/*every=*/4);

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "tests/runtime/worker/control_harness.h"
 
@@ -25,6 +26,18 @@ CheckpointWritten WrittenOf(int64_t iteration) {
   CheckpointWritten written{.epoch = 3, .report = {}};
   written.report.set_iteration(iteration);
   return written;
+}
+
+// The reports of checkpoints so far: iterations and errors.
+using Told = std::vector<std::pair<int64_t, std::string>>;
+Told ToldBy(const Harness& worker) {
+  Told told;
+  for (const v1::WorkerReport& report : worker.reports) {
+    if (report.has_checkpoint()) {
+      told.emplace_back(report.checkpoint().iteration(), report.checkpoint().error());
+    }
+  }
+  return told;
 }
 
 const absl::Status kBusy = absl::UnavailableError("the one before is still being written");
@@ -56,7 +69,7 @@ TEST_CASE(
   Training worker;
   SECTION("before the iteration") {
     worker.Command(CheckpointOf(3, 10));
-    worker.Step(ReturnedOf(3, 10));
+    worker.Step(ReturnedOf(3, 10, absl::OkStatus(), {10}));
     CHECK(worker.Last<RunCheckpoint>().iteration == 10);
     // Orders wait for the copy.
     worker.Command(CheckpointOf(3, 4));
@@ -66,10 +79,94 @@ TEST_CASE(
   }
   SECTION("behind it") {
     worker.Command(CheckpointOf(3, 6));
-    worker.Step(ReturnedOf(3, 10));
+    worker.Step(ReturnedOf(3, 10, absl::OkStatus(), {6}));
     CHECK(worker.Count<RunCheckpoint>() == 0);
     CHECK(worker.reports.back().checkpoint().error() == "rank 1 holds the state before iteration 10, not 6");
   }
+}
+
+TEST_CASE("each of several checkpoints that are asked for in training is told once") {
+  Training worker;
+  for (const int64_t iteration : {5, 6, 10, 12}) {
+    worker.Command(CheckpointOf(3, iteration));
+    CHECK(worker.Last<RequestCheckpoint>().iteration == iteration);
+  }
+  worker.Step(TakenOf(5));
+  worker.Step(WrittenOf(5));
+  worker.Step(TakenOf(6, kBusy));
+  worker.Step(ReturnedOf(3, 10, absl::OkStatus(), {10, 12}));
+  worker.Step(TakenOf(10));
+  worker.Step(WrittenOf(10));
+  worker.Pass(3);
+  CHECK(worker.Count<RunCheckpoint>() == 1);
+  CHECK(ToldBy(worker) == Told{{5, ""},
+                               {6, std::string(kBusy.message())},
+                               {12, "rank 1 holds the state before iteration 10, not 12"},
+                               {10, ""}});
+}
+
+TEST_CASE("the last state that has waited is saved once for requests, of it and others, that training has not seen") {
+  Training worker;
+  worker.Step(TakenOf(10, kBusy));
+  worker.Step(WrittenOf(9));
+  worker.Step(ReturnedOf(3, 10, absl::OkStatus(), {6, 10}));
+  CHECK(worker.Count<RunCheckpoint>() == 1);
+  worker.Step(TakenOf(10));
+  worker.Step(WrittenOf(10));
+  CHECK(ToldBy(worker) == Told{{9, ""}, {6, "rank 1 holds the state before iteration 10, not 6"}, {10, ""}});
+}
+
+TEST_CASE("a checkpoint that is asked for before training begins is told to be of another state") {
+  Harness worker;
+  worker.Open();
+  worker.Command(PrepareOf(3));
+  worker.Command(CheckpointOf(3, 2));
+  CHECK(worker.reports.empty());
+  worker.Step(PreparedOf(3));
+  worker.Command(CheckpointOf(3, 4));
+  CHECK(ToldBy(worker) == Told{{2, "rank 1 holds the state before iteration 0, not 2"},
+                               {4, "rank 1 holds the state before iteration 0, not 4"}});
+  CHECK(worker.Count<RequestCheckpoint>() == 0);
+  worker.Command(CommitOf(3));
+  worker.Command(CheckpointOf(3, 4));  // before its peers are connected
+  CHECK(worker.Last<RequestCheckpoint>().iteration == 4);
+  worker.Step(ReturnedOf(3, 0, absl::UnavailableError("no peer"), {4}));
+  CHECK(ToldBy(worker).size() == 3);
+  CHECK(ToldBy(worker).back() == ToldBy(worker).at(1));
+}
+
+TEST_CASE("a checkpoint that is asked for while an epoch ends, or behind its end, is taken of the state that it left") {
+  Training worker;
+  worker.Command(EndOf(3, 7));
+  worker.Command(CheckpointOf(3, 7));
+  CHECK(worker.Last<RequestCheckpoint>().iteration == 7);
+  worker.Step(ReturnedOf(3, 7, absl::OkStatus(), {7}));
+  CHECK(worker.reports.back().ended().next_iteration() == 7);
+  worker.Step(TakenOf(7));
+  worker.Step(WrittenOf(7));
+  CHECK(worker.phase() == v1::WORKER_PHASE_ENDED);
+  worker.Command(CheckpointOf(3, 7));
+  worker.Step(TakenOf(7));
+  worker.Step(WrittenOf(7));
+  worker.Command(CheckpointOf(3, 8));
+  CHECK(worker.Count<RequestCheckpoint>() == 1);
+  CHECK(worker.Count<RunCheckpoint>() == 2);
+  CHECK(ToldBy(worker) == Told{{7, ""}, {7, ""}, {8, "rank 1 holds the state before iteration 7, not 8"}});
+}
+
+TEST_CASE("a worker that is about to end tells why, and nothing of checkpoints") {
+  Training worker;
+  worker.Command(CheckpointOf(3, 10));
+  SECTION("by an error of its own") {
+    worker.Step(ReturnedOf(3, 10, absl::InternalError("why"), {10}));
+    CHECK(worker.reports.back().failure().message() == "why");
+  }
+  SECTION("as it is told to") {
+    worker.Command(StopOf());
+    worker.Step(ReturnedOf(3, 10, absl::CancelledError("stopped"), {10}));
+  }
+  CHECK(worker.Count<RunCheckpoint>() == 0);
+  CHECK(ToldBy(worker).empty());
 }
 
 TEST_CASE("the last state waits for a writer that is busy, whichever of the two is told first") {

@@ -177,8 +177,13 @@ inline IterationFinished FinishedOf(uint64_t epoch, int64_t iteration) {
   return finished;
 }
 
-inline TrainingReturned ReturnedOf(uint64_t epoch, int64_t next_iteration, absl::Status status = absl::OkStatus()) {
-  return {.epoch = epoch, .status = std::move(status), .states = StatesAt(epoch, next_iteration), .peaks = {}};
+inline TrainingReturned ReturnedOf(uint64_t epoch, int64_t next_iteration, absl::Status status = absl::OkStatus(),
+                                   std::vector<int64_t> unmet_requests = {}) {
+  return {.epoch = epoch,
+          .status = std::move(status),
+          .states = StatesAt(epoch, next_iteration),
+          .peaks = {},
+          .unmet_requests = std::move(unmet_requests)};
 }
 
 // Drives the worker to training.
