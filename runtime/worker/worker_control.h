@@ -175,7 +175,7 @@ class WorkerControl {
   int64_t epoch_grace_ns_ = 0;                  // CommitCommand
   int64_t rest_grace_ns_ = 0;                   // CommitCommand
   bool ending_ = false;                         // the epoch was ordered to end
-  bool save_last_ = false;                      // the state behind the last iteration, when the writer is free
+  bool save_last_ = false;                      // the last state waits for the writer
   int64_t finished_at_ns_ = 0;                  // the last iteration
   std::string action_;
   int64_t action_ns_ = 0;                          // since when, at the last tick

@@ -296,19 +296,15 @@ void WorkerControl::Complete(uint64_t epoch, v1::WriteManifestCommand command) {
 }
 
 void WorkerControl::On(const CheckpointTaken& event) {
-  const bool saved = trainer_ == Trainer::kSaves;
-  if (saved) {
+  if (trainer_ == Trainer::kSaves) {
     trainer_ = Trainer::kFree;
   }
-  if (absl::IsUnavailable(event.status) && event.epoch == epoch_ && event.iteration == end_iteration_) {
-    // No later iteration saves this state: it is tried again when the writer is free, or at the next tick.
-    save_last_ = true;
-  } else if (!event.status.ok()) {
+  // No later iteration saves the last state: it is tried again when the writer is free, or at the next heartbeat.
+  save_last_ = absl::IsUnavailable(event.status) && event.iteration == end_iteration_;
+  if (!event.status.ok() && !save_last_) {
     ReportNoCheckpoint(event.epoch, event.iteration, std::string(event.status.message()));
   }
-  if (saved) {
-    HandleDeferred();
-  }
+  HandleDeferred();
 }
 
 void WorkerControl::On(CheckpointWritten event) {
@@ -323,7 +319,7 @@ void WorkerControl::On(CheckpointWritten event) {
 }
 
 void WorkerControl::SaveLast() {
-  if (save_last_ && trainer_ == Trainer::kFree && phase_ == v1::WORKER_PHASE_FINISHED) {
+  if (save_last_ && trainer_ == Trainer::kFree) {
     save_last_ = false;
     Checkpoint(epoch_, end_iteration_);
   }

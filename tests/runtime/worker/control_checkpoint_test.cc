@@ -3,52 +3,11 @@
 #include <catch2/catch.hpp>
 #include <cstdint>
 #include <string>
-#include <utility>
-#include <vector>
 
 #include "tests/runtime/worker/control_harness.h"
 
 namespace geopipe {
 namespace {
-
-v1::WorkerCommand CheckpointOf(uint64_t epoch, int64_t iteration) {
-  v1::WorkerCommand command;
-  command.set_epoch(epoch);
-  command.mutable_checkpoint()->set_iteration(iteration);
-  return command;
-}
-
-CheckpointTaken TakenOf(int64_t iteration, absl::Status status = absl::OkStatus()) {
-  return {.epoch = 3, .iteration = iteration, .status = std::move(status)};
-}
-
-CheckpointWritten WrittenOf(int64_t iteration) {
-  CheckpointWritten written{.epoch = 3, .report = {}};
-  written.report.set_iteration(iteration);
-  return written;
-}
-
-// The reports of checkpoints so far: iterations and errors.
-using Told = std::vector<std::pair<int64_t, std::string>>;
-Told ToldBy(const Harness& worker) {
-  Told told;
-  for (const v1::WorkerReport& report : worker.reports) {
-    if (report.has_checkpoint()) {
-      told.emplace_back(report.checkpoint().iteration(), report.checkpoint().error());
-    }
-  }
-  return told;
-}
-
-const absl::Status kBusy = absl::UnavailableError("the one before is still being written");
-
-// A worker in epoch 3, which ends at iteration 10.
-struct Training : Harness {
-  Training() {
-    Open();
-    Train(*this, 3);
-  }
-};
 
 TEST_CASE("a checkpoint that is asked for in training is taken there, and reported when it is written") {
   Training worker;
@@ -206,6 +165,47 @@ TEST_CASE("the last state waits for a writer that is busy, whichever of the two 
   const int taken = worker.Count<RunCheckpoint>();
   worker.Pass(3);
   CHECK(worker.Count<RunCheckpoint>() == taken);
+}
+
+TEST_CASE("the last state that has waited is not saved again when a request has saved it") {
+  Training worker;
+  worker.Step(TakenOf(10, kBusy));
+  worker.Command(CheckpointOf(3, 10));
+  SECTION("which training has not seen") { worker.Step(ReturnedOf(3, 10, absl::OkStatus(), {10})); }
+  SECTION("which comes at rest") {
+    worker.Step(ReturnedOf(3, 10));
+    worker.Step(TakenOf(10, kBusy));
+    worker.Command(CheckpointOf(3, 10));
+  }
+  const int runs = worker.Count<RunCheckpoint>();
+  worker.Step(WrittenOf(9));
+  worker.Step(TakenOf(10));
+  worker.Step(WrittenOf(10));
+  worker.Pass(3);
+  CHECK(worker.Count<RunCheckpoint>() == runs);
+  CHECK(ToldBy(worker) == Told{{9, ""}, {10, ""}});
+}
+
+TEST_CASE("the last state that has waited is saved by a worker that is parked, and not in the next epoch") {
+  Training worker;
+  worker.Step(TakenOf(10, kBusy));
+  worker.Step(ReturnedOf(3, 10, absl::UnavailableError("a peer is gone in the last evaluation")));
+  CHECK(worker.reports.back().failure().parked());
+  REQUIRE(worker.Last<RunCheckpoint>().iteration == 10);
+  SECTION("of the same epoch") {
+    worker.Step(TakenOf(10));
+    worker.Step(WrittenOf(10));
+    CHECK(ToldBy(worker) == Told{{10, ""}});
+  }
+  SECTION("which waits again, and is ordered on") {
+    worker.Step(TakenOf(10, kBusy));
+    worker.Command(PrepareOf(4, 10));
+    worker.Step(PreparedOf(4, 10));
+    worker.Step(WrittenOf(9));
+    worker.Pass(3);
+    CHECK(ToldBy(worker) == Told{{9, ""}});
+  }
+  CHECK(worker.Count<RunCheckpoint>() == 1);
 }
 
 TEST_CASE("a turn that finds the writer busy is reported, and training goes on") {

@@ -195,4 +195,43 @@ inline void Train(Harness& worker, uint64_t epoch, int64_t first_iteration = 0) 
   REQUIRE(worker.phase() == v1::WORKER_PHASE_TRAINING);
 }
 
+inline v1::WorkerCommand CheckpointOf(uint64_t epoch, int64_t iteration) {
+  v1::WorkerCommand command;
+  command.set_epoch(epoch);
+  command.mutable_checkpoint()->set_iteration(iteration);
+  return command;
+}
+
+inline CheckpointTaken TakenOf(int64_t iteration, absl::Status status = absl::OkStatus()) {
+  return {.epoch = 3, .iteration = iteration, .status = std::move(status)};
+}
+
+inline CheckpointWritten WrittenOf(int64_t iteration) {
+  CheckpointWritten written{.epoch = 3, .report = {}};
+  written.report.set_iteration(iteration);
+  return written;
+}
+
+// The reports of checkpoints so far: iterations and errors.
+using Told = std::vector<std::pair<int64_t, std::string>>;
+inline Told ToldBy(const Harness& worker) {
+  Told told;
+  for (const v1::WorkerReport& report : worker.reports) {
+    if (report.has_checkpoint()) {
+      told.emplace_back(report.checkpoint().iteration(), report.checkpoint().error());
+    }
+  }
+  return told;
+}
+
+inline const absl::Status kBusy = absl::UnavailableError("the one before is still being written");
+
+// A worker in epoch 3, which ends at iteration 10.
+struct Training : Harness {
+  Training() {
+    Open();
+    Train(*this, 3);
+  }
+};
+
 }  // namespace geopipe
