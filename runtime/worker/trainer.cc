@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <chrono>
 #include <limits>
 #include <utility>
@@ -92,7 +93,7 @@ WorkerTick Trainer::Progress() const {
     tick.next_iteration = job_->next_iteration();
     if (const std::optional<ActionWatch::UnderWay> action = job_->action(); action.has_value()) {
       tick.action = ToString(action->action);
-      tick.action_since_ns = action->since_ns;
+      tick.action_ns = std::max<int64_t>(0, clock_.NowNs() - action->since_ns);
     }
   }
   return tick;

@@ -64,10 +64,8 @@ v1::WorkerStatus WorkerControl::status() const {
   status.set_epoch(epoch_);
   status.set_phase(phase_);
   status.set_next_iteration(next_iteration_);
-  if (!action_.empty()) {
-    status.set_action(action_);
-    status.set_action_ns(action_ns_);
-  }
+  status.set_action(tick_.action);
+  status.set_action_ns(tick_.action_ns);
   FillStates(status.mutable_states());
   status.set_exchange_address(options_.exchange_address);
   return status;
@@ -190,13 +188,11 @@ bool WorkerControl::TakeCommand(const v1::AttachResponse& message) {
   return true;
 }
 
-void WorkerControl::On(const WorkerTick& event) {
+void WorkerControl::On(WorkerTick event) {
+  tick_ = std::move(event);
   if (trainer_ == Trainer::kTrains) {
-    next_iteration_ = std::max(next_iteration_, event.next_iteration);
+    next_iteration_ = std::max(next_iteration_, tick_.next_iteration);
   }
-  has_home_ = event.has_home;
-  action_ = event.action;
-  action_ns_ = event.action.empty() ? 0 : std::max<int64_t>(0, now_ns_ - event.action_since_ns);
   if (lived_ns_ < heartbeat_at_ns_) {
     return;
   }
@@ -204,8 +200,7 @@ void WorkerControl::On(const WorkerTick& event) {
   if (open_ && unwritten_ < kMaxUnwritten) {
     v1::WorkerReport report;
     report.set_epoch(epoch_);
-    const bool began = began_ || (phase_ == v1::WORKER_PHASE_TRAINING && connected_);
-    report.mutable_heartbeat()->set_iteration(began ? next_iteration_ : -1);
+    report.mutable_heartbeat()->set_iteration(began_ ? next_iteration_ : -1);
     *report.mutable_heartbeat()->mutable_status() = status();
     ++unwritten_;
     Emit(TellAgent{stream_, Request(std::move(report))});
@@ -216,7 +211,7 @@ void WorkerControl::On(const WorkerTick& event) {
 
 int64_t WorkerControl::orphan_at_ns() const {
   const bool rests =
-      has_home_ && (phase_ == v1::WORKER_PHASE_FINISHED || (phase_ == v1::WORKER_PHASE_ENDED && ending_));
+      tick_.has_home && (phase_ == v1::WORKER_PHASE_FINISHED || (phase_ == v1::WORKER_PHASE_ENDED && ending_));
   return std::max(word_at_ns_, finished_at_ns_) +
          std::max({options_.orphan_grace_ns, epoch_grace_ns_, rests ? rest_grace_ns_ : 0});
 }

@@ -76,7 +76,7 @@ class WorkerControl {
  private:
   enum class Trainer : uint8_t { kFree, kProfiles, kPrepares, kTrains, kSaves };
 
-  void On(const WorkerTick& event);
+  void On(WorkerTick event);
   void On(const StreamOpened& event);
   void On(AgentSaid event);
   void On(const ReportWritten& event);
@@ -153,7 +153,6 @@ class WorkerControl {
   int32_t breaks_ = 0;     // in a row
   int32_t unwritten_ = 0;  // of the stream
   int64_t word_at_ns_ = 0;
-  bool has_home_ = true;  // at the last tick
   uint64_t agent_incarnation_ = 0;
   uint64_t commands_taken_ = 0;
   ReportBuffer reports_;
@@ -169,16 +168,15 @@ class WorkerControl {
   RunStates states_;    // between two epochs
   bool began_ = false;  // any iteration
   std::optional<v1::ProfileReport> profiled_;
-  std::optional<v1::PreparedReport> prepared_;  // of the epoch
-  bool connected_ = false;                      // in the epoch
-  int64_t end_iteration_ = 0;                   // of the epoch
-  int64_t epoch_grace_ns_ = 0;                  // CommitCommand
-  int64_t rest_grace_ns_ = 0;                   // CommitCommand
-  bool ending_ = false;                         // the epoch was ordered to end
-  bool save_last_ = false;                      // the last state waits for the writer
-  int64_t finished_at_ns_ = 0;                  // the last iteration
-  std::string action_;
-  int64_t action_ns_ = 0;                          // since when, at the last tick
+  std::optional<v1::PreparedReport> prepared_;     // of the epoch
+  bool connected_ = false;                         // in the epoch
+  int64_t end_iteration_ = 0;                      // of the epoch
+  int64_t epoch_grace_ns_ = 0;                     // CommitCommand
+  int64_t rest_grace_ns_ = 0;                      // CommitCommand
+  bool ending_ = false;                            // the epoch was ordered to end
+  bool save_last_ = false;                         // the last state waits for the writer
+  int64_t finished_at_ns_ = 0;                     // the last iteration
+  WorkerTick tick_;                                // the latest
   std::optional<v1::DataCheckReport> data_check_;  // the latest
   int64_t tell_data_at_ns_ = 0;
 

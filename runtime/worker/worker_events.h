@@ -126,8 +126,8 @@ struct DataChecked {
 struct WorkerTick {
   int64_t next_iteration = 0;  // while it trains
   std::string action;          // compute action under way; empty: none
-  int64_t action_since_ns = 0;
-  bool has_home = true;  // the folder that an agent listens in is there
+  int64_t action_ns = 0;       // since when
+  bool has_home = true;        // the folder that an agent listens in is there
 };
 
 // Somebody on this host wants the process to end.

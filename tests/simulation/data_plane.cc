@@ -329,7 +329,7 @@ WorkerTick Trainer::Progress() const {
   tick.next_iteration = next();
   if (session_ != nullptr && session_->begun) {
     tick.action = fmt::format("{}F0", rank_);
-    tick.action_since_ns = stuck_ ? stuck_ns_ : world_.now_ns() - 10 * kMillisecondNs;
+    tick.action_ns = stuck_ ? world_.now_ns() - stuck_ns_ : 10 * kMillisecondNs;
   }
   return tick;
 }

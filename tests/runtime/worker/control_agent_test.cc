@@ -147,7 +147,7 @@ TEST_CASE("who is paused or has finished keeps its state, and what it has not to
   SECTION("none can come any more") {
     worker.Pass(100);
     CHECK(worker.Count<ExitWorker>() == 0);
-    worker.Step(WorkerTick{.next_iteration = 0, .action = "", .action_since_ns = 0, .has_home = false});
+    worker.Step(WorkerTick{.next_iteration = 0, .action = "", .action_ns = 0, .has_home = false});
     CHECK(worker.Count<ExitWorker>() == 1);
   }
 }
@@ -238,7 +238,7 @@ TEST_CASE("a heartbeat a second carries phase, iteration and the action under wa
   Train(worker, 1);
   worker.heartbeats.clear();
   worker.Jump(kSecondNs);
-  worker.Step(WorkerTick{.next_iteration = 2, .action = "0F3", .action_since_ns = worker.now_ns() - 5});
+  worker.Step(WorkerTick{.next_iteration = 2, .action = "0F3", .action_ns = 5});
   REQUIRE(worker.heartbeats.size() == 1);
   const v1::WorkerHeartbeat& heartbeat = worker.heartbeats.back().heartbeat();
   CHECK(heartbeat.iteration() == 2);
