@@ -11,11 +11,11 @@
 
 namespace geopipe {
 
-Runner::Runner(Coordinator core, const RunnerParts& parts) : core_(std::move(core)), parts_(parts) {}
+Runner::Runner(std::unique_ptr<Coordinator> core, const RunnerParts& parts) : core_(std::move(core)), parts_(parts) {}
 
 absl::Status Runner::Start() {
   std::vector<Event> failed;
-  return CarryOut(core_.Start({parts_.clock.NowNs(), parts_.clock.UnixNowNs()}), &failed);
+  return CarryOut(core_->Start({parts_.clock.NowNs(), parts_.clock.UnixNowNs()}), &failed);
 }
 
 absl::Status Runner::Run() {
@@ -42,14 +42,14 @@ absl::Status Runner::Take(Event event) {
   }
   const bool submits = std::holds_alternative<ApplyJob>(event);
   std::vector<Event> next;
-  GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(event)), &next));
+  GP_RETURN_IF_ERROR(CarryOut(core_->Step(now, std::move(event)), &next));
   if (submits && next.empty()) {
     next.emplace_back(Tick{});  // gives the job its devices
   }
   while (!next.empty()) {  // a step on an answer may ask the store for something, too
     std::vector<Event> answers = std::exchange(next, {});
     for (Event& each : answers) {
-      GP_RETURN_IF_ERROR(CarryOut(core_.Step(now, std::move(each)), &next));
+      GP_RETURN_IF_ERROR(CarryOut(core_->Step(now, std::move(each)), &next));
     }
   }
   return absl::OkStatus();

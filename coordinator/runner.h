@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "coordinator/core/coordinator.h"
@@ -64,7 +65,7 @@ struct RunnerParts {
 class Runner {
  public:
   // The parts outlive the runner.
-  Runner(Coordinator core, const RunnerParts& parts);
+  Runner(std::unique_ptr<Coordinator> core, const RunnerParts& parts);
 
   // Lets the core act before the first event. Errors are the store's.
   absl::Status Start();
@@ -79,7 +80,7 @@ class Runner {
   // news for the core; `answers` takes it, and everything that the core has asked the store for.
   absl::Status CarryOut(Effects effects, std::vector<Event>* answers);
 
-  Coordinator core_;
+  const std::unique_ptr<Coordinator> core_;
   RunnerParts parts_;
 };
 

@@ -78,14 +78,15 @@ class Server final : public CoordinatorServer {
               done.secret = RandomBytes(kEpochSecretBytes);
               inbox_.Push(std::move(done));
             })),
-        runner_(Coordinator(OptionsOf(config, incarnation_), std::move(stored)), RunnerParts{.inbox = inbox_,
-                                                                                             .port = port_,
-                                                                                             .store = *store_,
-                                                                                             .agents = agents_,
-                                                                                             .calls = control_,
-                                                                                             .planner = *planner_,
-                                                                                             .clock = clock,
-                                                                                             .observer = &metrics_}) {}
+        runner_(std::make_unique<Coordinator>(OptionsOf(config, incarnation_), std::move(stored)),
+                RunnerParts{.inbox = inbox_,
+                            .port = port_,
+                            .store = *store_,
+                            .agents = agents_,
+                            .calls = control_,
+                            .planner = *planner_,
+                            .clock = clock,
+                            .observer = &metrics_}) {}
   ~Server() override { Stop().IgnoreError(); }
 
   absl::Status Listen(ListenAddress address) {

@@ -15,24 +15,24 @@
 namespace geopipe {
 namespace {
 
-using Statuses = std::map<SitePair, const v1::LinkStatus*>;  // by where it leads from and to
-
-const v1::LinkStatus* Find(const Statuses& statuses, const std::string& from, const std::string& to) {
-  const auto found = statuses.find({from, to});
-  return found == statuses.end() ? nullptr : found->second;
-}
-
-const v1::LinkMeasurement* MeasurementOf(const v1::LinkStatus* status) {
-  return status != nullptr && status->has_measured() ? &status->measured() : nullptr;
+MeasuredLinks MeasuredOf(const v1::ListLinksResponse& links) {
+  MeasuredLinks measured;
+  for (const v1::LinkStatus& status : links.links()) {
+    if (status.has_measured()) {
+      measured.Restore(-status.age_ns(), status.from_site(), status.to_site(), status.measured(),
+                       status.source() == "traffic");
+    }
+  }
+  return measured;
 }
 
 // Collects nodes as DecideAllocation gives them: by site and by name, with a network where one is declared or was
 // measured.
-Allocation AllocationOf(const v1::ListSitesResponse& sites, const Statuses& statuses,
+Allocation AllocationOf(const v1::ListSitesResponse& sites, const LinkTable& links, const MeasuredLinks& measured,
                         std::vector<LeftOutNode>& left_out) {
   std::map<std::string, std::map<std::string, AllocatedNode>> in_use;
   for (const v1::SiteStatus& site : sites.sites()) {
-    const v1::LinkMeasurement* inside = MeasurementOf(Find(statuses, site.name(), site.name()));
+    const std::optional<NetworkSpec> network = links.NetworkInside(site.name(), measured);
     for (const v1::NodeStatus& status : site.nodes()) {
       const NodeKey key{site.name(), status.spec().node()};
       if (!status.connected() || site.drained()) {
@@ -43,9 +43,7 @@ Allocation AllocationOf(const v1::ListSitesResponse& sites, const Statuses& stat
       for (int32_t device = 0; device < node.spec.devices(); ++device) {
         node.devices.push_back(device);
       }
-      const std::optional<NetworkSpec> network =
-          inside == nullptr || node.spec.has_network() ? std::nullopt : PlannedNetwork(*inside);
-      if (network.has_value()) {
+      if (network.has_value() && !node.spec.has_network()) {
         *node.spec.mutable_network() = ToProto(*network);
       }
       in_use[key.site].insert_or_assign(key.node, std::move(node));
@@ -62,50 +60,35 @@ Allocation AllocationOf(const v1::ListSitesResponse& sites, const Statuses& stat
   return allocation;
 }
 
-LinkSource SourceOf(const v1::LinkStatus* there, const v1::LinkStatus* back) {
-  LinkSource source{.source = "declared"};
-  for (const v1::LinkStatus* status : {there, back}) {
-    if (MeasurementOf(status) != nullptr && (source.source == "declared" || status->age_ns() > source.age_ns)) {
-      source = {.source = status->source(), .age_ns = status->age_ns()};
+std::map<SitePair, LinkSource> SourcesOf(const LinkTable& links, const MeasuredLinks& measured,
+                                         const std::vector<std::string>& sites) {
+  std::map<SitePair, LinkSource> sources;
+  for (const SitePair& pair : links.Pairs()) {
+    if (std::ranges::find(sites, pair.first) == sites.end() || std::ranges::find(sites, pair.second) == sites.end()) {
+      continue;
     }
-  }
-  return source;
-}
-
-std::vector<LinkSpec> LinksBetween(const std::vector<std::string>& sites, const Statuses& statuses,
-                                   std::map<SitePair, LinkSource>& sources) {
-  std::vector<LinkSpec> links;
-  for (size_t i = 0; i < sites.size(); ++i) {
-    if (const v1::LinkStatus* inside = Find(statuses, sites[i], sites[i]); MeasurementOf(inside) != nullptr) {
-      sources[InsideOf(sites[i])] = SourceOf(inside, nullptr);
-    }
-    for (size_t j = i + 1; j < sites.size(); ++j) {
-      const v1::LinkStatus* there = Find(statuses, sites[i], sites[j]);
-      const v1::LinkStatus* back = Find(statuses, sites[j], sites[i]);
-      const v1::LinkStatus* any = there != nullptr ? there : back;
-      if (any == nullptr) {
-        continue;
+    LinkSource source{.source = IsInside(pair) ? "" : "declared"};
+    for (const MeasuredDirection* each :
+         {measured.Find(pair.first, pair.second), measured.Find(pair.second, pair.first)}) {
+      if (each != nullptr && -each->at_ns >= source.age_ns) {
+        source = {.source = each->from_traffic ? "traffic" : "probed", .age_ns = -each->at_ns};
       }
-      const MergedLink declared{.latency_ns = any->declared_latency_ns(),
-                                .bandwidth_bytes_per_s = any->declared_bandwidth_bytes_per_s(),
-                                .shaped_by = {}};
-      links.push_back(PlannedLink({sites[i], sites[j]}, declared, MeasurementOf(there), MeasurementOf(back)));
-      sources[PairOf(sites[i], sites[j])] = SourceOf(there, back);
+    }
+    if (!source.source.empty()) {
+      sources[pair] = std::move(source);
     }
   }
-  return links;
+  return sources;
 }
 
 }  // namespace
 
 absl::StatusOr<ReportedCluster> ClusterAsReported(const v1::ListSitesResponse& sites,
                                                   const v1::ListLinksResponse& links) {
-  Statuses statuses;
-  for (const v1::LinkStatus& status : links.links()) {
-    statuses[{status.from_site(), status.to_site()}] = &status;
-  }
+  const LinkTable table = LinkTable::Of(links);
+  const MeasuredLinks measured = MeasuredOf(links);
   ReportedCluster reported;
-  const Allocation allocation = AllocationOf(sites, statuses, reported.left_out);
+  const Allocation allocation = AllocationOf(sites, table, measured, reported.left_out);
   if (allocation.sites.empty()) {
     return absl::FailedPreconditionError(
         reported.left_out.empty() ? "no agent has registered with the coordinator; start one on each node"
@@ -114,8 +97,9 @@ absl::StatusOr<ReportedCluster> ClusterAsReported(const v1::ListSitesResponse& s
   }
   GP_ASSIGN_OR_RETURN(AllocatedCluster allocated, ClusterOf(allocation));
   reported.cluster = std::move(allocated.cluster);
-  reported.cluster.links =
-      LinksOfGroups(reported.cluster.sites, LinksBetween(allocation.site_names(), statuses, reported.links));
+  const std::vector<std::string> names = allocation.site_names();
+  reported.cluster.links = LinksOfGroups(reported.cluster.sites, table.SpecsFor(names, measured));
+  reported.links = SourcesOf(table, measured, names);
   GP_RETURN_IF_ERROR(ValidateCluster(reported.cluster));
   return reported;
 }

@@ -4,56 +4,52 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <iterator>
+#include <type_traits>
 #include <utility>
 
 #include "optimizer/base/quantities.h"
 
 namespace geopipe {
+
 Coordinator::Coordinator(CoordinatorOptions options, StoredState stored)
     : options_(std::move(options)),
+      stored_(std::move(stored)),
       membership_(options_.version, options_.membership),
-      to_adopt_(std::move(stored.jobs)),
-      stored_links_(std::move(stored.links)),
       strays_(options_.run.rest_ns),
-      probing_(options_.probing),
-      next_incarnation_(options_.incarnation) {
-  drained_.insert(stored.drained_sites.begin(), stored.drained_sites.end());
-}
+      jobs_(options_),
+      links_(options_.probing, outbox_, membership_, jobs_),
+      agents_(options_, outbox_, membership_, jobs_, links_),
+      watches_(options_, outbox_, jobs_),
+      placement_(outbox_, membership_, strays_, jobs_, links_, stored_.drained_sites),
+      ledger_(options_, outbox_, jobs_, links_, agents_),
+      requests_(options_, outbox_, jobs_, watches_, placement_),
+      next_incarnation_(options_.incarnation) {}
 
 Effects Coordinator::Start(Now now) {
-  started_ns_ = now.ns;
-  last_step_ns_ = last_look_ns_ = now.ns;
-  for (const StoredLink& link : stored_links_) {
-    const int64_t age_ns = std::max<int64_t>(0, now.unix_ns - link.unix_time_ns);
-    measured_.Restore(now.ns - age_ns, link.from_site, link.to_site, link.value, link.from_traffic);
-    Emit(LinkMeasured{link.from_site, link.to_site, link.value});
-  }
-  for (StoredJob& stored : std::exchange(to_adopt_, {})) {
-    const std::string name = stored.detail.summary().name();
-    absl::StatusOr<std::unique_ptr<Job>> job = RestoreJob(next_sequence_, stored);
-    if (!job.ok()) {
+  started_ns_ = last_step_ns_ = last_look_ns_ = now.ns;
+  links_.Restore(now, std::exchange(stored_.links, {}));
+  for (StoredJob& stored : std::exchange(stored_.jobs, {})) {
+    absl::StatusOr<std::unique_ptr<Job>> restored = RestoreJob(stored);
+    const absl::Status unread = restored.status();
+    if (!unread.ok()) {
       stored.detail.mutable_summary()->set_state(v1::JOB_STATE_FAILED);  // read as one that is over
-      absl::StatusOr<std::unique_ptr<Job>> over = RestoreJob(next_sequence_, stored);
-      over.value()->detail.mutable_summary()->set_state(v1::JOB_STATE_PENDING);
-      jobs_[name] = *std::move(over);
-      Transition(now, *jobs_[name], v1::JOB_STATE_FAILED,
-                 fmt::format("the stored job cannot be read by this version: {}", std::string(job.status().message())),
-                 true);
-    } else {
-      jobs_[name] = *std::move(job);
-      if (!IsFinal(jobs_[name]->state()) && jobs_[name]->state() != v1::JOB_STATE_PENDING) {
-        Adopt(now, *jobs_[name], std::move(stored));
-      } else if (jobs_[name]->state() == v1::JOB_STATE_PENDING) {
-        jobs_[name]->stored_next = stored.next_iteration;
-        jobs_[name]->past = IterationLog::Restore(0, options_.run.max_iterations_kept, 0, stored.next_iteration,
-                                                  std::move(stored.iterations), {});
-      }
+      restored = RestoreJob(stored);
+      (*restored)->detail.mutable_summary()->set_state(v1::JOB_STATE_PENDING);
     }
-    ++next_sequence_;
+    Job& job = jobs_.Add(*std::move(restored));
+    if (!unread.ok()) {
+      Transition(now, job, v1::JOB_STATE_FAILED,
+                 fmt::format("the stored job cannot be read by this version: {}", std::string(unread.message())), true);
+    } else if (job.state() == v1::JOB_STATE_PENDING) {
+      job.stored.next = stored.next_iteration;
+      job.past = IterationLog::Restore(0, options_.run.max_iterations_kept, 0, stored.next_iteration,
+                                       std::move(stored.iterations), {});
+    } else if (!IsFinal(job.state())) {
+      Adopt(now, job, std::move(stored));
+    }
   }
   Schedule(now);  // nobody is there yet: jobs that wait say so
-  return std::exchange(effects_, {});
+  return outbox_.TakeEffects();
 }
 
 void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
@@ -74,49 +70,61 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
   if (job.has_trained()) {
     job.home.insert(job.run->life().nodes.begin(), job.run->life().nodes.end());
   }
-  job.stored_next = job.iterations().next();
+  job.stored.next = job.iterations().next();
   next_incarnation_ = std::max(next_incarnation_, job.run->life().last_incarnation());
   job.saving_fails = !job.detail.checkpoint_trouble().empty();
   std::ranges::fill(job.iterations_before, job.iterations().oldest());
-  Log(LogLevel::kInfo, job.name(),
-      fmt::format("{}, as before the coordinator restarted; waiting for {}", JobStateName(job.state()),
-                  Counted(std::ssize(job.run->life().nodes), "agent")));
+  outbox_.Log(LogLevel::kInfo, job.name(), "{}, as before the coordinator restarted; waiting for {}",
+              JobStateName(job.state()), Counted(std::ssize(job.run->life().nodes), "agent"));
+}
+
+// An event is handled by the part that it concerns, which answers it as well.
+template <class Each>
+void Coordinator::Handle(Now now, Each& event) {
+  const auto handle = [&](auto& part) {
+    if constexpr (std::is_void_v<decltype(part.On(now, event))>) {
+      part.On(now, event);
+    } else {
+      outbox_.Reply(event.call, part.On(now, event));
+    }
+  };
+  if constexpr (requires { requests_.On(now, event); }) {
+    handle(requests_);
+  } else if constexpr (requires { links_.On(now, event); }) {
+    handle(links_);
+  } else if constexpr (requires { placement_.On(now, event); }) {
+    handle(placement_);
+  } else if constexpr (requires { watches_.On(now, event); }) {
+    handle(watches_);
+  } else {
+    handle(*this);
+  }
 }
 
 Effects Coordinator::Step(Now now, Event event) {
   if (!std::holds_alternative<PersistFailed>(event)) {
-    undo_.reset();
+    requests_.Confirm();
   }
   Forgive(now);
   const int64_t freed = strays_.freed();
-  std::visit([&](auto& each) { On(now, each); }, event);
+  std::visit([&](auto& each) { Handle(now, each); }, event);
   if (std::holds_alternative<ApplyJob>(event) || std::holds_alternative<DrainSite>(event) ||
       std::holds_alternative<UncordonSite>(event)) {
-    return std::exchange(effects_, {});
+    return outbox_.TakeEffects();
   }
-  schedule_ = schedule_ || strays_.freed() > freed;
-  while (std::exchange(schedule_, false)) {
+  if (strays_.freed() > freed) {
+    outbox_.AskToSchedule();
+  }
+  bool scheduled = false;
+  for (; outbox_.TakeSchedule(); scheduled = true) {
     Schedule(now);
-    probe_ = true;
   }
-  if (std::exchange(probe_, false)) {
-    ProbeLinks(now);
+  links_.Probe(now, scheduled);
+  for (const std::string& job : outbox_.TakeChanged()) {
+    watches_.Feed(job);
   }
-  for (const std::string& name : std::exchange(changed_, {})) {
-    std::vector<CallId> calls;
-    for (const auto& [call, watch] : watches_) {
-      if (watch.job == name) {
-        calls.push_back(call);
-      }
-    }
-    for (const CallId call : calls) {
-      FeedWatch(call);
-    }
-  }
-  if (now.ns >= flush_at_ns_) {
-    Flush(now);
-  }
-  return std::exchange(effects_, {});
+  ledger_.Flush(now);
+  return outbox_.TakeEffects();
 }
 
 void Coordinator::Forgive(Now now) {
@@ -124,125 +132,28 @@ void Coordinator::Forgive(Now now) {
   if (pause_ns < options_.own_pause_ns) {
     return;
   }
-  Log(LogLevel::kWarning, "",
-      fmt::format("this process was stopped for {}; deadlines are put off by as much", FormatSeconds(pause_ns)));
+  outbox_.Log(LogLevel::kWarning, "", "this process was stopped for {}; deadlines are put off by as much",
+              FormatSeconds(pause_ns));
   started_ns_ += pause_ns;
-  for (Job* job : InOrder()) {
-    if (job->run != nullptr) {
-      job->run->Forgive(pause_ns);
-    }
+  for (Job* job : jobs_.Running()) {
+    job->run->Forgive(pause_ns);
   }
 }
 
-// A few megabytes of large jobs: not with every iteration.
-std::optional<std::vector<v1::IterationTimeline>> Coordinator::TakeTimelines(Now now, Job& job) const {
-  constexpr int64_t kEveryNs = 10'000'000'000;
-  constexpr size_t kStored = 2;
-  const std::deque<v1::IterationTimeline>& timelines = job.iterations().timelines();
-  const int64_t latest = timelines.empty() ? -1 : timelines.back().iteration();
-  const bool is_due = now.ns >= job.timelines_at_ns || IsFinal(job.state());
-  if (!job.timelines_void && (latest < 0 || latest == job.timelines_stored || !is_due)) {
-    return std::nullopt;
+void Coordinator::On(Now /*now*/, IterationsLoaded& event) {
+  if (Job* job = jobs_.Find(event.job); job != nullptr) {
+    jobs_.RestorePast(*job, event);
+    watches_.OnLoaded(*job);
   }
-  job.timelines_void = false;
-  job.timelines_stored = latest;
-  job.timelines_at_ns = now.ns + kEveryNs;
-  return std::vector(timelines.end() - static_cast<std::ptrdiff_t>(std::min(kStored, timelines.size())),
-                     timelines.end());
-}
-
-JobProgress Coordinator::TakeProgress(Now now, Job& job) {
-  JobProgress progress{.job = job.name(), .finished = {}, .partial = {}};
-  progress.timelines = TakeTimelines(now, job);
-  for (JobProgress& earlier : not_stored_) {  // comes first
-    if (earlier.job == job.name()) {
-      progress.begins_at = earlier.begins_at.has_value() ? earlier.begins_at : progress.begins_at;
-      std::ranges::move(earlier.finished, std::back_inserter(progress.finished));
-      std::ranges::move(earlier.partial, std::back_inserter(progress.partial));
-      if (!progress.timelines.has_value()) {
-        progress.timelines = std::move(earlier.timelines);
-      }
-    }
-  }
-  std::erase_if(not_stored_, [&](const JobProgress& earlier) { return earlier.job == job.name(); });
-  IterationLog& log = job.run->told().iterations;
-  if (log.next() < job.stored_next || log.oldest() > job.stored_next) {  // it resumes from another checkpoint
-    progress.begins_at = log.oldest() > job.stored_next ? log.oldest() : log.next();
-    progress.finished.clear();
-    job.stored_next = *progress.begins_at;
-  }
-  for (int64_t i = std::max(job.stored_next, log.oldest()); i < log.next(); ++i) {
-    progress.finished.push_back(log.Get(i));
-  }
-  job.stored_next = log.next();
-  std::ranges::move(log.TakeNewPartials(), std::back_inserter(progress.partial));
-  return progress;
-}
-
-void Coordinator::Flush(Now now) {
-  PersistProgress persist{.progress = std::exchange(not_stored_, {}), .links = {}};
-  for (const std::string& name : std::exchange(dirty_jobs_, {})) {
-    if (Job* job = FindJob(name); job != nullptr && job->run != nullptr) {
-      if (JobProgress progress = TakeProgress(now, *job); !progress.empty()) {
-        persist.progress.push_back(std::move(progress));
-      }
-    }
-  }
-  for (const auto& [from, to] : std::exchange(dirty_links_, {})) {
-    if (const MeasuredDirection* direction = measured_.Find(from, to); direction != nullptr) {
-      persist.links.push_back({.from_site = from,
-                               .to_site = to,
-                               .value = direction->value,
-                               .from_traffic = direction->from_traffic,
-                               .unix_time_ns = now.unix_ns});
-    }
-  }
-  if (!persist.progress.empty() || !persist.links.empty()) {
-    Emit(std::move(persist));
-    flush_at_ns_ = now.ns + options_.flush_interval_ns;
-  }
-  for (const NodeKey& node : std::exchange(to_acknowledge_, {})) {
-    Acknowledge(node);
-  }
-}
-
-void Coordinator::On(Now now, ProgressNotStored& event) {
-  if (!std::exchange(store_failing_, true)) {
-    Log(LogLevel::kError, "", fmt::format("{}; trying again", std::string(event.status.message())));
-  }
-  // Effects after the failed one were dropped: the acknowledgements are due again, and agents keep what is not
-  // acknowledged.
-  not_stored_ = std::move(event.progress.progress);
-  for (const StoredLink& link : event.progress.links) {
-    dirty_links_.insert({link.from_site, link.to_site});
-  }
-  for (const auto& [key, node] : membership_.nodes()) {
-    to_acknowledge_.insert(key);
-  }
-  flush_at_ns_ = now.ns + 10 * options_.flush_interval_ns;
 }
 
 // --- Time and the planner -----------------------------------------------------------------------------------------
 
 void Coordinator::On(Now now, Tick& /*event*/) {
-  for (const Membership::HealthChange& change : membership_.Tick(now.ns)) {
-    const std::string silent = fmt::format("agent {} has not been heard from for {}", DisplayName(change.node),
-                                           FormatSeconds(change.silent_ns));
-    if (change.health == NodeHealth::kSuspect) {
-      Log(LogLevel::kWarning, "", silent + ": suspect");
-      continue;
-    }
-    Log(LogLevel::kError, "", silent + ": failed");
-    if (const NodeRecord* node = membership_.Find(change.node); node->session.has_value()) {
-      const SessionId session = *node->session;
-      membership_.Closed(session);
-      Emit(CloseSession{session, absl::UnavailableError(silent + "; dial again")});
-    }
-    NoteLostNode(now, change.node);
-  }
+  agents_.OnTick(now);
   strays_.OnTick(now.ns);
   NoteUnheard(now);
-  for (Job* job : InOrder()) {
+  for (Job* job : jobs_.InOrder()) {
     if (job->run != nullptr) {
       job->run->See(SurroundingsOf(now, *job));
       job->run->OnTick(now.ns);
@@ -252,35 +163,31 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     SayWait(now, *job);
     // A waiting job is scheduled again when its wait for links or its delay is over, and as long as some of its nodes
     // are not heard.
-    schedule_ = schedule_ || (job->state() == v1::JOB_STATE_PENDING &&
-                              (now.ns >= job->links_by_ns || (job->again_at_ns > 0 && now.ns >= job->again_at_ns) ||
-                               !job->unheard_ns.empty()));
+    if (job->state() == v1::JOB_STATE_PENDING &&
+        (now.ns >= job->links_by_ns || (job->again_at_ns > 0 && now.ns >= job->again_at_ns) ||
+         !job->unheard_ns.empty())) {
+      outbox_.AskToSchedule();
+    }
   }
-  if (now.ns >= probing_.next_ns()) {
-    CarryOut(now, probing_.OnTick(now.ns));
-    probe_ = true;
-  }
+  links_.OnTick(now);
 }
 
 void Coordinator::On(Now now, PlannerBegun& event) {
-  Job* job = FindJob(event.job);
-  if (job != nullptr && job->run != nullptr && job->run->life().incarnation == event.incarnation) {
+  if (Job* job = jobs_.OfRun(event.job, event.incarnation); job != nullptr) {
     job->run->OnPlanningBegun(now.ns);
   }
 }
 
 void Coordinator::On(Now now, SecretDrawn& event) {
-  Job* job = FindJob(event.job);
-  if (job != nullptr && job->run != nullptr && job->run->life().incarnation == event.incarnation) {
+  if (Job* job = jobs_.OfRun(event.job, event.incarnation); job != nullptr) {
     job->run->TakeSecret(std::move(event.secret));
     Drive(now, *job);
   }
 }
 
 void Coordinator::On(Now now, PlannerDone& event) {
-  Job* job = FindJob(event.job);
-  if (job == nullptr || job->run == nullptr || job->run->life().incarnation != event.incarnation ||
-      job->state() != v1::JOB_STATE_PLANNING || job->run->life().plan != nullptr) {
+  Job* job = jobs_.OfRun(event.job, event.incarnation);
+  if (job == nullptr || job->state() != v1::JOB_STATE_PLANNING || job->run->life().plan != nullptr) {
     return;
   }
   absl::Status status = event.result.status();
@@ -291,9 +198,7 @@ void Coordinator::On(Now now, PlannerDone& event) {
     status = absl::FailedPreconditionError(
         "the plan leaves out the nodes that hold the job's checkpoint; name their sites in placement.sites");
   }
-  const std::vector<NodeKey> nodes = job->run->life().allocation.nodes();
-  const bool is_reduced = std::ranges::any_of(
-      job->home, [&](const NodeKey& node) { return std::ranges::find(nodes, node) == nodes.end(); });
+  const bool is_reduced = !std::ranges::includes(job->run->life().allocation.nodes(), job->home);
   if (!status.ok() && job->has_trained() && !job->needs_home && is_reduced) {
     job->needs_home = true;
     Move(now, *job, v1::JOB_STATE_PENDING,
@@ -307,9 +212,9 @@ void Coordinator::On(Now now, PlannerDone& event) {
     return;
   }
   SetPlanned(*job, *event.result);
-  job->timelines_void = true;
+  job->stored.timelines_void = true;
   for (const std::string& warning : event.result->warnings) {
-    Log(LogLevel::kWarning, job->name(), warning);
+    outbox_.Log(LogLevel::kWarning, job->name(), warning);
   }
   Drive(now, *job);
 }

@@ -66,20 +66,6 @@ std::string BeginCause(const Epoch& epoch, JobState from) {
 
 }  // namespace
 
-Job* Coordinator::FindJob(const std::string& name) {
-  const auto found = jobs_.find(name);
-  return found == jobs_.end() ? nullptr : found->second.get();
-}
-
-std::vector<Job*> Coordinator::InOrder() {
-  std::vector<Job*> jobs;
-  for (const auto& [name, job] : jobs_) {
-    jobs.push_back(job.get());
-  }
-  std::ranges::sort(jobs, {}, &Job::sequence);
-  return jobs;
-}
-
 void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& cause, bool outcome_changed) {
   const JobState from = job.state();
   AddTransition(job, to, cause, now.unix_ns);
@@ -90,12 +76,12 @@ void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& 
   }
   if (job.run != nullptr) {
     persist.record = IsFinal(to) ? v1::JobRecord() : RecordOf(job);
-    persist.progress = TakeProgress(now, job);
+    persist.progress = ledger_.Take(now, job);
   }
-  Emit(std::move(persist));
-  Log(to == v1::JOB_STATE_FAILED ? LogLevel::kError : LogLevel::kInfo, job.name(),
-      fmt::format("{} -> {}: {}", JobStateName(from), JobStateName(to), cause));
-  changed_.insert(job.name());
+  outbox_.Emit(std::move(persist));
+  outbox_.Log(to == v1::JOB_STATE_FAILED ? LogLevel::kError : LogLevel::kInfo, job.name(), "{} -> {}: {}",
+              JobStateName(from), JobStateName(to), cause);
+  outbox_.NoteChanged(job.name());
 }
 
 void Coordinator::Drive(Now now, Job& job) {
@@ -113,65 +99,60 @@ void Coordinator::Drive(Now now, Job& job) {
     React(now, job, *std::move(reaction));
   }
   job.exit = {};
-  if (job.run == nullptr) {
-    return;
-  }
-  for (NodeMessage& order : job.run->TakeDueOrders(now.ns, [&] { return LinkTable::Of(membership_.nodes()); })) {
-    SendToNode(std::move(order));
+  if (job.run != nullptr) {
+    agents_.Send(job.run->TakeDueOrders(now.ns, [&] { return links_.Declared(); }));
   }
 }
 
 void Coordinator::React(Now now, Job& job, Reaction reaction) {
   if (reaction.unlisted || reaction.changed) {  // nodes may be about to remove what is listed no more
-    NoteUnlisted(job);
-    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+    NoteCheckpoints(job, nullptr, now.unix_ns);
+    outbox_.Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
   }
   if (!reaction.log.empty()) {
-    Log(LogLevel::kInfo, job.name(), reaction.log);
+    outbox_.Log(LogLevel::kInfo, job.name(), reaction.log);
   }
-  for (NodeMessage& message : reaction.sends) {
-    SendToNode(std::move(message));
-  }
-  dirty_jobs_.insert(job.name());
+  agents_.Send(std::move(reaction.sends));
+  ledger_.Note(job);
   NoteLosses(now, job, reaction);
   NoteSaving(now, job, reaction);
   if (reaction.iterations_finished > 0) {
-    changed_.insert(job.name());
+    outbox_.NoteChanged(job.name());
     IterationsFinished finished{.job = job.name(), .tokens_per_iteration = TokensPerIteration(job), .iterations = {}};
     const IterationLog& log = job.iterations();
     for (int64_t i = std::max(log.next() - reaction.iterations_finished, log.oldest()); i < log.next(); ++i) {
       finished.iterations.push_back(log.Get(i));
     }
-    Emit(std::move(finished));
+    outbox_.Emit(std::move(finished));
   }
   NoteNewEvaluations(job);
-  NoteTraffic(now, reaction.traffic);
+  links_.OnTraffic(now, reaction.traffic);
   if (reaction.checkpoint.has_value()) {
     job.return_due = true;
-    NoteCheckpoint(job, *reaction.checkpoint, now.unix_ns);
-    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
-    Log(LogLevel::kInfo, job.name(),
-        fmt::format("checkpoint of iteration {}: {} after {}", reaction.checkpoint->identity.iteration,
-                    HumanBytes(reaction.checkpoint->bytes), FormatSeconds(reaction.checkpoint->duration_ns)));
+    job.detail.clear_checkpoint_trouble();
+    NoteCheckpoints(job, &*reaction.checkpoint, now.unix_ns);
+    outbox_.Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+    outbox_.Log(LogLevel::kInfo, job.name(), "checkpoint of iteration {}: {} after {}",
+                reaction.checkpoint->identity.iteration, HumanBytes(reaction.checkpoint->bytes),
+                FormatSeconds(reaction.checkpoint->duration_ns));
   }
   if (reaction.copied.has_value()) {
-    NoteCopied(job, *reaction.copied, now.unix_ns);
-    Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
-    Log(LogLevel::kInfo, job.name(),
-        fmt::format("checkpoint of iteration {} is {}", reaction.copied->identity.iteration,
-                    reaction.copied->is_copied() ? "at other sites as well" : "at the sites that the job stays at"));
+    NoteCheckpoints(job, nullptr, now.unix_ns);
+    outbox_.Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+    outbox_.Log(LogLevel::kInfo, job.name(), "checkpoint of iteration {} is {}", reaction.copied->identity.iteration,
+                reaction.copied->is_copied() ? "at other sites as well" : "at the sites that the job stays at");
   }
   if (reaction.loss.has_value()) {
     const bool begins = reaction.change.has_value();
     NoteLoss(job, *reaction.loss, begins, now.unix_ns);
     job.again_at_ns = now.ns + reaction.loss->delay_ns;
     if (!begins) {
-      Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
-      Log(LogLevel::kWarning, job.name(), reaction.loss->cause);
+      outbox_.Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+      outbox_.Log(LogLevel::kWarning, job.name(), reaction.loss->cause);
     }
   }
   if (reaction.wants_secret) {
-    Emit(DrawSecret{job.name(), job.run->life().incarnation});
+    outbox_.Emit(DrawSecret{job.name(), job.run->life().incarnation});
   }
   if (reaction.wants_plan) {
     Plan(now, job);
@@ -192,13 +173,13 @@ void Coordinator::NoteNewEvaluations(Job& job) {
   }
   for (const v1::EvaluationSummary& each : evaluations) {
     if (each.incomplete()) {
-      Log(LogLevel::kWarning, job.name(),
-          fmt::format("the report of the evaluation after {} iterations is lost", each.iteration()));
+      outbox_.Log(LogLevel::kWarning, job.name(), "the report of the evaluation after {} iterations is lost",
+                  each.iteration());
     }
   }
   NoteEvaluations(job, std::move(evaluations));
-  changed_.insert(job.name());
-  Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
+  outbox_.NoteChanged(job.name());
+  outbox_.Emit(PersistRecord{job.name(), RecordOf(job), OutcomeOf(job)});
 }
 
 void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause) {
@@ -213,13 +194,13 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
   const JobLife& life = job.run->life();
   switch (to) {
     case v1::JOB_STATE_PLANNING:
-      NoteUnlisted(job);  // nodes have reported their folders
+      NoteCheckpoints(job, nullptr, now.unix_ns);  // nodes have reported their folders
       *job.detail.mutable_profile() = ToProto(life.profile);
       break;
     case v1::JOB_STATE_DEPLOYING:
       job.home.insert(life.nodes.begin(), life.nodes.end());
       NoteEpochBegun(job, BeginCause(*life.epoch, job.state()), now.unix_ns);
-      schedule_ = true;  // idle devices are free again
+      outbox_.AskToSchedule();  // idle devices are free again
       break;
     case v1::JOB_STATE_RECOVERING:
       NoteEpochEnded(job, job.run->crew().reached, now.unix_ns);
@@ -236,20 +217,18 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       GP_CHECK(false, "job {}: a run moves it to {}", job.name(), JobStateName(to));
   }
   Transition(now, job, to, cause, true);
-  for (NodeMessage& message : job.run->Enter(to, now.ns)) {
-    SendToNode(std::move(message));
-  }
+  agents_.Send(job.run->Enter(to, now.ns));
 }
 
 // Begins the job again with other workers: its run is over, before its first epoch or to go on elsewhere.
 void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   if (job.state() == v1::JOB_STATE_PLANNING) {
-    Emit(StopPlanning{job.name(), job.run->life().incarnation});
+    outbox_.Emit(StopPlanning{job.name(), job.run->life().incarnation});
   }
   if (job.run->life().epoch.has_value()) {
     NoteEpochEnded(job, job.run->crew().reached, now.unix_ns);
   }
-  NoteUnlisted(job);
+  NoteCheckpoints(job, nullptr, now.unix_ns);
   NoteMemory(job);
   if (job.run->life().progressed) {
     job.before = job.run->life().nodes;
@@ -261,7 +240,7 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   job.resumable = job.run->life().checkpoints.resumable;
   job.run.reset();
   job.return_due = false;
-  schedule_ = true;
+  outbox_.AskToSchedule();
 }
 
 void Coordinator::Plan(Now now, Job& job) {
@@ -270,15 +249,15 @@ void Coordinator::Plan(Now now, Job& job) {
   absl::Status status = allocated.status();
   JobSpec spec = job.run->life().choices;
   if (status.ok()) {
-    const LinkTable links = LinkTable::Of(membership_.nodes());
-    spec = Pinned(job, links);
+    const LinkTable links = links_.Declared();
+    spec = placement_.Pinned(job, links);
     const std::vector<std::string> sites = allocation.site_names();
     // The planner checks the links itself when the sites are left to it.
     if (!spec.placement.sites.empty()) {
       status = links.CheckPipeline(spec, spec.placement.sites);
     }
     ClusterSpec& cluster = allocated->cluster;
-    cluster.links = LinksOfGroups(cluster.sites, links.SpecsFor(sites, measured_));
+    cluster.links = LinksOfGroups(cluster.sites, links.SpecsFor(sites, links_.measured()));
     if (KeepsDeviceTime(job.options)) {
       MarkKeptTime(allocation, membership_.nodes(), links, cluster);
     }
@@ -303,7 +282,7 @@ void Coordinator::Plan(Now now, Job& job) {
   if (!job.run->life().profile.empty()) {
     input.profile = ProfileOfGroups(job.run->life().profile, allocation, input.groups);
   }
-  Emit(StartPlanning{job.name(), job.run->life().incarnation, std::move(input)});
+  outbox_.Emit(StartPlanning{job.name(), job.run->life().incarnation, std::move(input)});
 }
 
 void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& cause) {
@@ -315,14 +294,14 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
     return;
   }
   if (planning) {
-    Emit(StopPlanning{job.name(), job.run->life().incarnation});
+    outbox_.Emit(StopPlanning{job.name(), job.run->life().incarnation});
   }
   StopAll(job, cause);
   NoteStrays(now, job);
   job.past = std::move(job.run->told().iterations);
   job.run.reset();
-  KeepPast(job.name());
-  schedule_ = true;
+  jobs_.KeepPast(job);
+  outbox_.AskToSchedule();
 }
 
 void Coordinator::StopAll(const Job& job, const std::string& reason) {
@@ -332,93 +311,50 @@ void Coordinator::StopAll(const Job& job, const std::string& reason) {
       workers.push_back(key);
     }
   }
-  for (NodeMessage& stop : StopMessages(job.run->life(), workers, options_.run.stop_grace_ns, reason)) {
-    SendToNode(std::move(stop));
-  }
-}
-
-void Coordinator::KeepPast(const std::string& name) {
-  std::erase(finished_, name);
-  finished_.push_back(name);
-  if (finished_.size() > options_.finished_logs_kept) {
-    if (Job* oldest = FindJob(finished_.front()); oldest != nullptr && oldest->run == nullptr) {
-      oldest->past.Forget();
-      oldest->past_stored = true;
-    }
-    finished_.erase(finished_.begin());
-  }
+  agents_.Send(StopMessages(job.run->life(), workers, options_.run.stop_grace_ns, reason));
 }
 
 // Jobs take the devices that they need, in order of submission, as soon as these are free; one that waits does not hold
 // up the others.
 void Coordinator::Schedule(Now now) {
-  wanted_links_.clear();
+  links_.ForgetWanted();
   std::set<NodeKey> promised;  // to earlier ones, which wait for workers of theirs to end there
-  for (Job* job : InOrder()) {
+  for (Job* job : jobs_.InOrder()) {
     if (job->state() != v1::JOB_STATE_PENDING || now.ns < job->again_at_ns) {
       continue;
     }
     job->again_at_ns = 0;
-    AllocationDecision decision = Decide(*job, promised);
+    AllocationDecision decision = placement_.Decide(*job, promised);
     if (!decision.allocation.has_value()) {
-      if (std::ranges::any_of(job->home, [&](const NodeKey& node) { return HasStray(*job, node); })) {
+      if (std::ranges::any_of(job->home, [&](const NodeKey& node) { return placement_.HasStray(*job, node); })) {
         promised.insert(job->home.begin(), job->home.end());
       }
       job->links_by_ns = Job::kNoDeadlineNs;
-      if (job->waiting_for != decision.reason) {
-        job->waiting_for = decision.reason;
-        Log(LogLevel::kInfo, job->name(), decision.reason);
-      }
-      continue;
     }
-    if (!LinksReady(now, *job, *decision.allocation)) {
+    const std::string awaited =
+        decision.allocation.has_value() ? links_.AwaitedBy(now, *job, *decision.allocation) : decision.reason;
+    if (!awaited.empty()) {
+      if (std::exchange(job->waiting_for, awaited) != awaited) {
+        outbox_.Log(LogLevel::kInfo, job->name(), awaited);
+      }
       continue;
     }
     job->waiting_for.clear();
     job->needs_home = false;
-    job->run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
+    auto run = std::make_unique<JobRun>(job->spec, job->options, *std::move(decision.allocation), ++next_incarnation_,
                                         options_.version, options_.run);
-    job->run->RestoreHistory(job->detail, now);
+    run->RestoreHistory(job->detail, now);
     if (job->has_trained()) {
-      job->run->GoOnFrom(EarlierOf(*job), std::move(job->past));
+      run->GoOnFrom(EarlierOf(*job), std::move(job->past));
     } else if (job->past.next() > 0) {
-      job->run->GoOnAfter(std::move(job->past));
+      run->GoOnAfter(std::move(job->past));
     }
+    job->run = std::move(run);
     next_incarnation_ = job->run->life().last_incarnation();
     Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);
     job->run->Enter(v1::JOB_STATE_PROFILING, now.ns);
     Drive(now, *job);
   }
-}
-
-std::vector<NodeOffer> Coordinator::Offers(const Job* own) const {
-  std::vector<const Job*> running;
-  for (const auto& [name, job] : jobs_) {
-    if (job->run != nullptr && job.get() != own) {
-      running.push_back(job.get());
-    }
-  }
-  std::vector<NodeOffer> offers;
-  for (const auto& [key, node] : membership_.nodes()) {
-    if (!node.usable() || drained_.contains(key.site)) {
-      continue;
-    }
-    NodeOffer& offer = offers.emplace_back(
-        NodeOffer{.key = key, .spec = node.spec, .free = {}, .holders = {}, .orphan_grace_ns = node.orphan_grace_ns});
-    for (int32_t device = 0; device < node.spec.devices(); ++device) {
-      const WorkerKey worker{key.site, key.node, device};
-      const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->life().Has(worker); });
-      if (holder != running.end()) {
-        offer.holders.insert((*holder)->name());
-      } else if (const Stray* stray = strays_.Find(worker); stray != nullptr) {
-        offer.holders.insert(
-            fmt::format("{} (over; its worker {} is not known to have ended)", stray->job, DisplayName(worker)));
-      } else {
-        offer.free.push_back(device);
-      }
-    }
-  }
-  return offers;
 }
 
 NodeSilence Coordinator::SilenceOf(Now now, const JobRun& run, const NodeKey& key) const {
@@ -427,16 +363,16 @@ NodeSilence Coordinator::SilenceOf(Now now, const JobRun& run, const NodeKey& ke
   const int64_t grace_ns =
       std::max(run.life().NodeOf(key).orphan_grace_ns, node == nullptr ? 0 : node->orphan_grace_ns);
   // The worker's last word may be an agent's that lived on for a heartbeat's interval.
-  const bool is_silent = node == nullptr || !node->session.has_value() || node->health != NodeHealth::kAlive;
   return {.node = key,
-          .is_silent = is_silent,
+          .is_silent = node == nullptr || !node->well(),
           .silent_ns = now.ns - (node == nullptr ? started_ns_ : node->last_heard_ns),
           .grace_ns = grace_ns == 0 ? options_.default_orphan_grace_ns : grace_ns,
           .margin_ns = std::max(options_.orphan_margin_ns, 2 * options_.heartbeat_interval_ns)};
 }
 
 Surroundings Coordinator::SurroundingsOf(Now now, const Job& job) const {
-  Surroundings around{.silences = {}, .leaving = DrainedOf(*job.run), .exit = job.exit, .closing = job.closing};
+  Surroundings around{
+      .silences = {}, .leaving = placement_.DrainedOf(*job.run), .exit = job.exit, .closing = job.closing};
   for (const NodeKey& key : job.run->life().nodes) {
     const NodeRecord* node = membership_.Find(key);
     NodeSilence silence = SilenceOf(now, *job.run, key);
@@ -462,18 +398,11 @@ void Coordinator::NoteStrays(Now now, const Job& job) {
                          .agent = facts.sight == WorkerFacts::Sight::kUnseen ? 0
                                   : node == nullptr                          ? Stray::kUnknownAgent
                                                                              : node->incarnation,
-                         .order = orders_[key].last(),
+                         .order = agents_.LastOrder(key),
                          .grace_ns = job.run->At(now.ns).GraceNs(SilenceOf(now, *job.run, key), false),
                          .noted_ns = now.ns,
                          .alone_ns = now.ns});
   }
-}
-
-bool Coordinator::AllConnected(const JobRun& run) const {
-  return std::ranges::all_of(run.life().nodes, [&](const NodeKey& key) {
-    const NodeRecord* node = membership_.Find(key);
-    return node != nullptr && node->usable();
-  });
 }
 
 }  // namespace geopipe

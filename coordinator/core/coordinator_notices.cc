@@ -1,4 +1,4 @@
-// Says of jobs what their states do not, and closes those that are to end with a checkpoint.
+// Says of jobs what their states do not.
 #include <fmt/format.h>
 
 #include <utility>
@@ -9,20 +9,19 @@
 namespace geopipe {
 
 void Coordinator::Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice) {
-  Log(level, job.name(), notice.text());
+  outbox_.Log(level, job.name(), notice.text());
   notice.set_unix_time_ns(now.unix_ns);
   notice.set_text(ToUtf8(notice.text()));
   notice.set_is_warning(level != LogLevel::kInfo);
-  AddNotice(job, std::move(notice));
-  changed_.insert(job.name());
+  job.notices.Add(std::move(notice));
+  outbox_.NoteChanged(job.name());
 }
 
 // A job that loses workers again before it finishes an iteration gets nowhere, whichever worker is lost.
 void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
   v1::JobSummary& summary = *job.detail.mutable_summary();
   const bool runs = job.state() == v1::JOB_STATE_RUNNING && job.run != nullptr;
-  if (runs && job.run->life().epoch.has_value() && job.run->crew().reached > job.run->life().epoch->first_iteration &&
-      summary.losses() > 0) {
+  if (runs && job.run->crew().reached > job.run->life().epoch->first_iteration && summary.losses() > 0) {
     const int32_t losses = summary.losses();
     summary.set_losses(0);
     if (losses >= kNotableLosses) {
@@ -90,7 +89,7 @@ void Coordinator::NoteStays(Now now, Job& job) {
                   *job.run->life().ended_at, job.run->crew().checkpoint_trouble));
   notice.set_stays(true);
   job.closing.clear();
-  Emit(PersistRecord{job.name(), RecordOf(job)});
+  outbox_.Emit(PersistRecord{job.name(), RecordOf(job)});
   Notify(now, job, LogLevel::kWarning, std::move(notice));
 }
 

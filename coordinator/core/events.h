@@ -42,67 +42,41 @@ struct AgentClosed {
   std::string reason;
 };
 
-struct ApplyJob {
+// Calls of ControlService: all but watches are answered by a ReplyToCall.
+struct Call {
   CallId call = 0;
+};
+struct JobCall : Call {
+  std::string name;
+};
+struct SiteCall : Call {
+  std::string site;
+};
+
+struct ApplyJob : Call {
   JobSpec job;
   RunOptions run;
   bool replace = false;  // the history of a finished job of this name may be dropped
 };
 
-struct ListJobs {
-  CallId call = 0;
-};
+struct ListJobs : Call {};
+struct ListSites : Call {};
+struct ListLinks : Call {};
+struct GetJob : JobCall {};
+struct GetTrace : JobCall {};
+struct PauseJob : JobCall {};
+struct CheckpointJob : JobCall {};
+// Keeps new jobs off the site's devices, and makes jobs that have some leave.
+struct DrainSite : SiteCall {};
+struct UncordonSite : SiteCall {};
 
-struct GetJob {
-  CallId call = 0;
-  std::string name;
-};
-
-struct GetTrace {
-  CallId call = 0;
-  std::string name;
-};
-
-struct CancelJob {
-  CallId call = 0;
-  std::string name;
+struct CancelJob : JobCall {
   std::string reason;
   bool checkpoint = false;  // written first
 };
 
-struct PauseJob {
-  CallId call = 0;
-  std::string name;
-};
-
-struct ResumeJob {
-  CallId call = 0;
-  std::string name;
+struct ResumeJob : JobCall {
   std::string secret;  // random bytes for the epoch that goes on
-};
-
-struct CheckpointJob {
-  CallId call = 0;
-  std::string name;
-};
-
-// Keeps new jobs off the site's devices, and makes jobs that have some leave.
-struct DrainSite {
-  CallId call = 0;
-  std::string site;
-};
-
-struct UncordonSite {
-  CallId call = 0;
-  std::string site;
-};
-
-struct ListSites {
-  CallId call = 0;
-};
-
-struct ListLinks {
-  CallId call = 0;
 };
 
 // Begins a watch with room for `credits` messages; WatchMore gives room for more, WatchStop ends it.
@@ -113,14 +87,11 @@ struct WatchStart {
   int64_t credits = 0;
 };
 
-struct WatchMore {
-  CallId call = 0;
+struct WatchMore : Call {
   int64_t credits = 0;
 };
 
-struct WatchStop {
-  CallId call = 0;
-};
+struct WatchStop : Call {};
 
 // The planner has taken the job up: until then it was busy with others.
 struct PlannerBegun {

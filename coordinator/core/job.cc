@@ -46,42 +46,59 @@ void FillMemory(const Job& job, v1::JobDetail& detail) {
   }
 }
 
-// Drops checkpoints that the run no longer lists.
-void DropUnlisted(Job& job) {
-  const std::vector<ListedCheckpoint>& listed = job.run->life().checkpoints.listed;
-  auto& all = *job.detail.mutable_checkpoints();
-  for (int i = all.size() - 1; i >= 0; --i) {
-    const bool is_listed = std::ranges::any_of(listed, [&](const ListedCheckpoint& each) {
-      return static_cast<int64_t>(all[i].identity().iteration()) == each.identity.iteration &&
-             all[i].identity().incarnation() == each.identity.incarnation &&
-             all[i].identity().epoch() == each.identity.epoch;
-    });
-    if (!is_listed) {
-      all.DeleteSubrange(i, 1);
-    }
+// Fills in iterations, last loss, medians and memory as of now.
+void FillFigures(const Job& job, v1::JobDetail& detail) {
+  FillLive(job, *detail.mutable_summary());
+  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job)); measured.has_value()) {
+    *detail.mutable_measured() = *std::move(measured);
   }
+  FillMemory(job, detail);
 }
 
-void FillParts(const ListedCheckpoint& listed, v1::CheckpointSummary& summary) {
-  const auto add = [](const NodeKey& node, google::protobuf::RepeatedPtrField<v1::NodeName>& names) {
-    v1::NodeName& name = *names.Add();
-    name.set_site(node.site);
-    name.set_node(node.node);
-  };
-  summary.clear_parts();
+// A cause may quote what others said: bounded, and text in any case.
+std::string Shown(std::string_view cause) { return ToUtf8(cause.substr(0, kMaxCauseBytes)); }
+
+void Append(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns) {
+  job.iterations_before.push_back(job.iterations().next());
+  v1::JobTransition& transition = *job.detail.add_transitions();
+  transition.set_state(to);
+  transition.set_unix_time_ns(unix_now_ns);
+  transition.set_cause(Shown(cause));
+  job.detail.mutable_summary()->set_state(to);
+  job.detail.mutable_summary()->set_cause(transition.cause());
+}
+
+// The recovery that is not over yet; nullptr: there is none.
+v1::RecoverySummary* OpenRecovery(Job& job) {
+  auto& all = *job.detail.mutable_recoveries();
+  return all.empty() || all.rbegin()->ended_unix_time_ns() != 0 ? nullptr : &*all.rbegin();
+}
+
+v1::NodeName ToProto(const NodeKey& node) {
+  v1::NodeName name;
+  name.set_site(node.site);
+  name.set_node(node.node);
+  return name;
+}
+
+v1::CheckpointSummary ToProto(const ListedCheckpoint& listed) {
+  v1::CheckpointSummary summary;
+  *summary.mutable_identity() = ToProto(listed.identity);
+  summary.set_bytes(listed.bytes);
+  summary.set_duration_ns(listed.duration_ns);
   for (const ListedCheckpoint::Holders& holders : listed.parts) {
     v1::CheckpointPart& part = *summary.add_parts();
     for (const NodeKey& node : holders) {
-      add(node, *part.mutable_holders());
+      *part.add_holders() = ToProto(node);
     }
   }
-  summary.clear_unreadable_at();
   for (const std::set<NodeKey>& nodes : listed.unreadable_at) {
     v1::NodeNames& names = *summary.add_unreadable_at();
     for (const NodeKey& node : nodes) {
-      add(node, *names.mutable_nodes());
+      *names.add_nodes() = ToProto(node);
     }
   }
+  return summary;
 }
 
 std::vector<std::string> SitesOf(const Plan& plan) {
@@ -96,12 +113,17 @@ std::vector<std::string> SitesOf(const Plan& plan) {
 
 }  // namespace
 
-void AddNotice(Job& job, v1::JobNotice notice) {
-  job.notices.push_back(std::move(notice));
-  if (job.notices.size() > Job::kMaxNotices) {
-    job.notices.erase(job.notices.begin());
-    ++job.notices_told;
+void NoticeLog::Add(v1::JobNotice notice) {
+  kept_.push_back(std::move(notice));
+  if (kept_.size() > kMaxKept) {
+    kept_.pop_front();
+    ++dropped_;
   }
+}
+
+const v1::JobNotice* NoticeLog::Read(int64_t& number) const {
+  number = std::max(number, dropped_);
+  return number < next() ? &kept_[static_cast<size_t>(number++ - dropped_)] : nullptr;
 }
 
 std::string TroubleOf(const Job& job) {
@@ -123,9 +145,8 @@ std::string TroubleOf(const Job& job) {
   return fmt::format("{}", fmt::join(troubles, "; "));
 }
 
-std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options, int64_t unix_now_ns) {
+std::unique_ptr<Job> NewJob(JobSpec spec, RunOptions options, int64_t unix_now_ns) {
   auto job = std::make_unique<Job>();
-  job->sequence = sequence;
   job->detail.set_manifest(WriteManifest(spec));
   *job->detail.mutable_run() = ToProto(options);
   v1::JobSummary& summary = *job->detail.mutable_summary();
@@ -134,19 +155,12 @@ std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options,
   summary.set_iterations_total(EndIteration(spec, options));
   job->spec = std::move(spec);
   job->options = std::move(options);
-  summary.set_state(v1::JOB_STATE_PENDING);
-  summary.set_cause("submitted");
-  v1::JobTransition& transition = *job->detail.add_transitions();
-  transition.set_state(v1::JOB_STATE_PENDING);
-  transition.set_unix_time_ns(unix_now_ns);
-  transition.set_cause("submitted");
-  job->iterations_before.push_back(0);
+  Append(*job, v1::JOB_STATE_PENDING, "submitted", unix_now_ns);
   return job;
 }
 
-absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJob& stored) {
+absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
   auto job = std::make_unique<Job>();
-  job->sequence = sequence;
   job->detail = stored.detail;
   job->iterations_before.resize(stored.detail.transitions_size(), 0);
   if (IsFinal(job->state())) {
@@ -174,15 +188,7 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJ
 void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns) {
   GP_CHECK(MayFollow(job.state(), to), "job {}: {} to {}: {}", job.name(), JobStateName(job.state()), JobStateName(to),
            cause);
-  v1::JobTransition& transition = *job.detail.add_transitions();
-  transition.set_state(to);
-  transition.set_unix_time_ns(unix_now_ns);
-  // A cause may quote what others said: bounded, and text in any case.
-  const std::string shown = ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes));
-  transition.set_cause(shown);
-  job.detail.mutable_summary()->set_state(to);
-  job.detail.mutable_summary()->set_cause(shown);
-  job.iterations_before.push_back(job.iterations().next());
+  Append(job, to, cause, unix_now_ns);
 }
 
 void SetPlanned(Job& job, const PlanResult& plan) {
@@ -213,27 +219,26 @@ void NoteEpochBegun(Job& job, const std::string& cause, int64_t unix_now_ns) {
   summary.set_number(epoch.number);
   summary.set_first_iteration(epoch.first_iteration);
   summary.set_begun_unix_time_ns(unix_now_ns);
-  summary.set_cause(ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes)));
+  summary.set_cause(Shown(cause));
   for (const std::string& site : SitesOf(job.run->life().plan->plan)) {
     summary.add_sites(site);
   }
-  DropUnlisted(job);
-  if (job.detail.recoveries_size() > 0 && job.detail.recoveries().rbegin()->ended_unix_time_ns() == 0) {
-    v1::RecoverySummary& recovery = *job.detail.mutable_recoveries()->rbegin();
-    recovery.set_first_iteration(epoch.first_iteration);
-    recovery.set_source(epoch.from_checkpoint.has_value() ? "checkpoint"
-                        : epoch.first_iteration == 0      ? "start"
-                                                          : "memory");
+  NoteCheckpoints(job, nullptr, unix_now_ns);
+  if (v1::RecoverySummary* recovery = OpenRecovery(job); recovery != nullptr) {
+    recovery->set_first_iteration(epoch.first_iteration);
+    recovery->set_source(epoch.from_checkpoint.has_value() ? "checkpoint"
+                         : epoch.first_iteration == 0      ? "start"
+                                                           : "memory");
   }
 }
 
 void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_now_ns) {
-  DropUnlisted(job);
+  NoteCheckpoints(job, nullptr, unix_now_ns);
   auto& all = *job.detail.mutable_recoveries();
   if (begins || all.empty()) {
     v1::RecoverySummary& recovery = *all.Add();
     recovery.set_kind(loss.kind);
-    recovery.set_cause(ToUtf8(std::string_view(loss.cause).substr(0, kMaxCauseBytes)));
+    recovery.set_cause(Shown(loss.cause));
     recovery.set_begun_unix_time_ns(unix_now_ns);
     recovery.set_reached_iteration(job.run->crew().reached);
     recovery.set_lost_ns(loss.stalled_ns);
@@ -244,19 +249,18 @@ void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_no
     lost.set_site(key.site);
     lost.set_node(key.node);
     lost.set_device(key.device);
-    lost.set_cause(ToUtf8(std::string_view(cause).substr(0, kMaxCauseBytes)));
+    lost.set_cause(Shown(cause));
     lost.set_unix_time_ns(unix_now_ns);
   }
 }
 
 void NoteRecovered(Job& job, int64_t unix_now_ns) {
-  if (job.detail.recoveries_size() > 0 && job.detail.recoveries().rbegin()->ended_unix_time_ns() == 0) {
-    v1::RecoverySummary& recovery = *job.detail.mutable_recoveries()->rbegin();
-    recovery.set_ended_unix_time_ns(unix_now_ns);
+  if (v1::RecoverySummary* recovery = OpenRecovery(job); recovery != nullptr) {
+    recovery->set_ended_unix_time_ns(unix_now_ns);
     const std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job));
-    const int64_t repeated = std::max<int64_t>(0, recovery.reached_iteration() - recovery.first_iteration());
-    recovery.set_lost_ns(recovery.lost_ns() + std::max<int64_t>(0, unix_now_ns - recovery.begun_unix_time_ns()) +
-                         repeated * (measured.has_value() ? measured->iteration_ns() : 0));
+    const int64_t repeated = std::max<int64_t>(0, recovery->reached_iteration() - recovery->first_iteration());
+    recovery->set_lost_ns(recovery->lost_ns() + std::max<int64_t>(0, unix_now_ns - recovery->begun_unix_time_ns()) +
+                          repeated * (measured.has_value() ? measured->iteration_ns() : 0));
   }
 }
 
@@ -268,30 +272,21 @@ void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns) {
   }
 }
 
-void NoteUnlisted(Job& job) {
-  DropUnlisted(job);
-  for (v1::CheckpointSummary& summary : *job.detail.mutable_checkpoints()) {
-    for (const ListedCheckpoint& listed : job.run->life().checkpoints.listed) {
-      if (ToProto(listed.identity).SerializeAsString() == summary.identity().SerializeAsString()) {
-        FillParts(listed, summary);
-      }
-    }
+void NoteCheckpoints(Job& job, const ListedCheckpoint* complete, int64_t unix_now_ns) {
+  const auto earlier = std::exchange(*job.detail.mutable_checkpoints(), {});
+  for (const ListedCheckpoint& listed : job.run->life().checkpoints.listed) {
+    v1::CheckpointSummary& summary = *job.detail.add_checkpoints();
+    summary = ToProto(listed);
+    const auto known = std::ranges::find_if(earlier, [&](const v1::CheckpointSummary& each) {
+      return each.identity().SerializeAsString() == summary.identity().SerializeAsString();
+    });
+    const bool is_new = known == earlier.end() || (complete != nullptr && complete->identity == listed.identity);
+    summary.set_unix_time_ns(is_new ? unix_now_ns : known->unix_time_ns());
+    summary.set_replicated_unix_time_ns(!is_new && known->replicated_unix_time_ns() > 0
+                                            ? known->replicated_unix_time_ns()
+                                        : listed.is_copied() ? unix_now_ns
+                                                             : 0);
   }
-}
-
-void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns) {
-  job.detail.clear_checkpoint_trouble();
-  DropUnlisted(job);
-  auto& all = *job.detail.mutable_checkpoints();
-  while (!all.empty() && all.rbegin()->identity().iteration() >= complete.identity.iteration) {
-    all.RemoveLast();  // one that was written again
-  }
-  v1::CheckpointSummary& summary = *all.Add();
-  *summary.mutable_identity() = ToProto(complete.identity);
-  summary.set_bytes(complete.bytes);
-  summary.set_unix_time_ns(unix_now_ns);
-  summary.set_duration_ns(complete.duration_ns);
-  FillParts(complete, summary);
 }
 
 void NoteEvaluations(Job& job, std::vector<v1::EvaluationSummary> evaluations) {
@@ -300,16 +295,6 @@ void NoteEvaluations(Job& job, std::vector<v1::EvaluationSummary> evaluations) {
     *all.Add() = std::move(each);
   }
   all.DeleteSubrange(0, std::max(0, all.size() - kMaxEvaluations));
-}
-
-void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns) {
-  for (v1::CheckpointSummary& summary : *job.detail.mutable_checkpoints()) {
-    const absl::StatusOr<CheckpointIdentity> identity = FromProto(summary.identity());
-    if (identity.ok() && *identity == copied.identity) {
-      FillParts(copied, summary);
-      summary.set_replicated_unix_time_ns(copied.is_copied() ? unix_now_ns : 0);
-    }
-  }
 }
 
 void KeepCurve(const Job& old, int64_t below, Job& job) {
@@ -324,7 +309,7 @@ void KeepCurve(const Job& old, int64_t below, Job& job) {
     }
   }
   job.past_stored = old.past_stored;
-  job.stored_next = below;
+  job.stored.next = below;
   // The curve is empty where a gap lies before `below`.
   job.past = IterationLog::Restore(0, kept.size(), 0, below,
                                    log.next() < below ? std::vector<v1::IterationSummary>() : std::move(kept), {});
@@ -339,39 +324,34 @@ int64_t LastCheckpoint(const v1::JobDetail& detail) {
 }
 
 JobLife::Earlier EarlierOf(const Job& job) {
-  return {.epochs = job.detail.summary().epoch(),
-          .checkpoints = {.listed = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{}),
-                          .resumable = job.resumable},
-          .told = job.past.next() > 0,
-          .micro_batch_size = job.detail.plan().micro_batch_size(),
-          .sequence_length = job.detail.plan().sequence_length()};
+  JobLife::Earlier earlier{.epochs = job.detail.summary().epoch(),
+                           .told = job.iterations().next() > 0,
+                           .micro_batch_size = job.detail.plan().micro_batch_size(),
+                           .sequence_length = job.detail.plan().sequence_length()};
+  if (job.run != nullptr) {
+    earlier.checkpoints = job.run->life().checkpoints;
+  } else {
+    earlier.checkpoints = {.listed = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{}),
+                           .resumable = job.resumable};
+  }
+  return earlier;
 }
 
 v1::JobRecord RecordOf(const Job& job) {
   v1::JobRecord record = job.run == nullptr ? v1::JobRecord() : job.run->life().Record();
   record.set_closing(job.closing);
   for (const NodeKey& node : job.home) {
-    v1::NodeName& name = *record.add_home();
-    name.set_site(node.site);
-    name.set_node(node.node);
+    *record.add_home() = ToProto(node);
   }
   for (const NodeKey& node : job.before) {
-    v1::NodeName& name = *record.add_before();
-    name.set_site(node.site);
-    name.set_node(node.node);
+    *record.add_before() = ToProto(node);
   }
   return record;
 }
 
 void NoteMemory(Job& job) { FillMemory(job, job.detail); }
 
-void SetMeasured(Job& job) {
-  FillLive(job, *job.detail.mutable_summary());
-  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job)); measured.has_value()) {
-    *job.detail.mutable_measured() = *std::move(measured);
-  }
-  FillMemory(job, job.detail);
-}
+void SetMeasured(Job& job) { FillFigures(job, job.detail); }
 
 v1::JobSummary SummaryOf(const Job& job) {
   v1::JobSummary summary = job.detail.summary();
@@ -381,14 +361,11 @@ v1::JobSummary SummaryOf(const Job& job) {
 
 v1::JobDetail DetailOf(const Job& job) {
   v1::JobDetail detail = job.detail;
-  FillLive(job, *detail.mutable_summary());
   if (job.run == nullptr) {
-    return detail;  // measured when it ended
+    FillLive(job, *detail.mutable_summary());  // the rest was measured when the run ended
+  } else {
+    FillFigures(job, detail);
   }
-  if (std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job)); measured.has_value()) {
-    *detail.mutable_measured() = *std::move(measured);
-  }
-  FillMemory(job, detail);
   return detail;
 }
 

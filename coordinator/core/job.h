@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <memory>
@@ -20,6 +22,22 @@
 
 namespace geopipe {
 
+// The latest notices of a job, for those who watch it. They are numbered from 0 on.
+class NoticeLog {
+ public:
+  static constexpr size_t kMaxKept = 32;
+
+  void Add(v1::JobNotice notice);
+  // Number of the next one.
+  int64_t next() const { return dropped_ + std::ssize(kept_); }
+  // Returns the first notice from `number` on that is kept, and moves the number behind it; nullptr: there is none.
+  const v1::JobNotice* Read(int64_t& number) const;
+
+ private:
+  std::deque<v1::JobNotice> kept_;
+  int64_t dropped_ = 0;
+};
+
 struct Job {
   static constexpr int64_t kNoDeadlineNs = std::numeric_limits<int64_t>::max();
 
@@ -27,44 +45,55 @@ struct Job {
   v1::JobDetail detail;   // what the store has; live figures are put in by DetailOf
   JobSpec spec;           // unset for finished jobs of an earlier life of the coordinator
   RunOptions options;
-  std::string waiting_for;              // while PENDING: what is missing
-  int64_t again_at_ns = 0;              // while PENDING: it does not begin (again) before
-  int64_t links_by_ns = kNoDeadlineNs;  // while PENDING: until when it waits for its links to be probed
-  std::unique_ptr<JobRun> run;          // from PROFILING until a final state, or until the job goes on elsewhere
-  // Set once the job has a run.
-  std::set<NodeKey> home;                     // nodes of its runs
-  std::vector<CheckpointIdentity> resumable;  // while PENDING: of the run before
-  std::set<NodeKey> before;                   // nodes of the latest run that did an iteration
-  std::set<NodeKey> unfit;                    // nodes that a run was to come back to and failed with
-  bool needs_home = false;                    // the job does not fit on fewer nodes
-  bool return_due = false;                    // a checkpoint was written: nodes that are back may be used again
-  std::map<NodeKey, int64_t> unheard_ns;      // of its nodes, for how long
-  std::string stays;                          // why it does not leave nodes that it should; empty: it need not
-  Exit exit;                                  // that LookAfter has found, for the rules of the same step
-  IterationLog past;                          // while there is no run
-  bool past_stored = false;                   // the store has iterations that `past` has not
-  int64_t stored_next = 0;                    // iterations below this one were given to the store
-  int64_t timelines_stored = -1;              // the latest iteration whose timeline was
-  int64_t timelines_at_ns = 0;                // not before then are timelines stored again
-  bool timelines_void = false;                // those that are stored are of another plan
-  // Reason to cancel the job as soon as its state is in a checkpoint; empty: there is none.
-  std::string closing;
-  bool saving_fails = false;                // watchers were told that checkpoints come to nothing
-  int64_t say_wait_at_ns = 0;               // when what the job's end waits for is told next; 0: training is not over
-  std::vector<v1::JobNotice> notices = {};  // the latest kMaxNotices
-  int64_t notices_told = 0;                 // of all, those that are no longer in `notices`
-  static constexpr size_t kMaxNotices = 32;
+  std::unique_ptr<JobRun> run;  // from PROFILING until a final state, or until the job goes on elsewhere
+
+  // --- While PENDING. ---
+  std::string waiting_for;                    // what is missing
+  int64_t again_at_ns = 0;                    // it does not begin (again) before
+  int64_t links_by_ns = kNoDeadlineNs;        // until when it waits for its links to be probed
+  std::vector<CheckpointIdentity> resumable;  // of the run before
+
+  // --- Nodes, once it has a run. ---
+  std::set<NodeKey> home;                 // of its runs
+  std::set<NodeKey> before;               // of the latest run that did an iteration
+  std::set<NodeKey> unfit;                // those that a run was to come back to and failed with
+  std::map<NodeKey, int64_t> unheard_ns;  // of its nodes, for how long
+  bool needs_home = false;                // the job does not fit on fewer nodes
+  bool return_due = false;                // a checkpoint was written: nodes that are back may be used again
+  std::string stays;                      // why it does not leave nodes that it should; empty: it need not
+  Exit exit;                              // that LookAfter has found, for the rules of the same step
+
+  // --- Iterations. ---
+  IterationLog past;         // while there is no run
+  bool past_stored = false;  // the store has iterations that `past` has not
+  uint64_t kept_since = 0;   // of a finished job whose iterations are in memory: which end it was; 0: they are not
+  struct {
+    int64_t next = 0;             // iterations below this one were given to the store
+    int64_t timelines = -1;       // the latest iteration whose timeline was
+    int64_t timelines_at_ns = 0;  // not before then are timelines stored again
+    bool timelines_void = false;  // those that are stored are of another plan
+  } stored;
   std::vector<int64_t> iterations_before;  // per transition: iterations that were finished when it was made
+
+  std::string closing;  // why it is cancelled as soon as its state is in a checkpoint; empty: it is not
+
+  // --- Notices. ---
+  NoticeLog notices;
+  bool saving_fails = false;   // watchers were told that checkpoints come to nothing
+  int64_t say_wait_at_ns = 0;  // when what the job's end waits for is told next; 0: training is not over
 
   JobState state() const { return detail.summary().state(); }
   const std::string& name() const { return detail.summary().name(); }
   // True when the job has trained, in this run or an earlier one.
   bool has_trained() const { return detail.epochs_size() > 0; }
   const IterationLog& iterations() const { return run == nullptr ? past : run->told().iterations; }
+  // True when the node was not heard for as long as the job waits for one.
+  bool IsGone(const NodeKey& node) const {
+    const auto found = unheard_ns.find(node);
+    return found != unheard_ns.end() && found->second >= spec.grace_ns;
+  }
 };
 
-// Keeps the notice for those who watch the job.
-void AddNotice(Job& job, v1::JobNotice notice);
 // Sentences on what goes wrong with the job without ending it: it loses workers again and again, checkpoints fail,
 // agents are not heard. Empty: nothing does.
 std::string TroubleOf(const Job& job);
@@ -72,10 +101,10 @@ std::string TroubleOf(const Job& job);
 inline constexpr int32_t kNotableLosses = 3;
 
 // A new job: PENDING, with its first transition.
-std::unique_ptr<Job> NewJob(uint64_t sequence, JobSpec spec, RunOptions options, int64_t unix_now_ns);
+std::unique_ptr<Job> NewJob(JobSpec spec, RunOptions options, int64_t unix_now_ns);
 // A job out of the store: a finished one, or one whose live course is still to be restored. DataLoss when it cannot be
 // read, and is not finished.
-absl::StatusOr<std::unique_ptr<Job>> RestoreJob(uint64_t sequence, const StoredJob& stored);
+absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored);
 
 // Records the transition in the job. REQUIRES: MayFollow(job.state(), to).
 void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns);
@@ -88,16 +117,13 @@ void NoteEpochEnded(Job& job, int64_t next_iteration, int64_t unix_now_ns);
 // Records a loss (`begins`: the run was well before), or that the run is well again.
 void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_now_ns);
 void NoteRecovered(Job& job, int64_t unix_now_ns);
-// Updates the job's list of checkpoints to that of its run. `complete`: on all nodes, just now; `copied`: at other
-// sites.
-void NoteCheckpoint(Job& job, const ListedCheckpoint& complete, int64_t unix_now_ns);
-void NoteCopied(Job& job, const ListedCheckpoint& copied, int64_t unix_now_ns);
+// Writes the job's list of checkpoints anew, from that of its run. `complete`: one that is complete on all nodes just
+// now; null: none is.
+void NoteCheckpoints(Job& job, const ListedCheckpoint* complete, int64_t unix_now_ns);
 // Adds evaluations to the job's list, which keeps the latest kMaxEvaluations.
 void NoteEvaluations(Job& job, std::vector<v1::EvaluationSummary> evaluations);
 inline constexpr int kMaxEvaluations = 1000;
-// Replaces the list by that of the job's run, with the holders of each part.
-void NoteUnlisted(Job& job);
-// The state that the next run goes on from.
+// The state that another run of the job would go on from.
 JobLife::Earlier EarlierOf(const Job& job);
 // The job takes the place of a finished one of its name, with what that has done before this iteration. `old` stays as
 // it is.

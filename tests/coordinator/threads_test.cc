@@ -1,6 +1,7 @@
 // The threads around the core, without gRPC: the planner, the runner; and the configuration.
 #include <catch2/catch.hpp>
 #include <condition_variable>
+#include <memory>
 #include <mutex>
 #include <thread>
 
@@ -190,13 +191,13 @@ struct RunningCore {
   EventPort<Event> port{inbox};
   Recorder recorder;
   FakeClock clock;
-  Runner runner{Coordinator(OptionsOfVersion1(), {}), RunnerParts{.inbox = inbox,
-                                                                  .port = port,
-                                                                  .store = recorder,
-                                                                  .agents = recorder,
-                                                                  .calls = recorder,
-                                                                  .planner = recorder,
-                                                                  .clock = clock}};
+  Runner runner{std::make_unique<Coordinator>(OptionsOfVersion1(), StoredState{}), RunnerParts{.inbox = inbox,
+                                                                                               .port = port,
+                                                                                               .store = recorder,
+                                                                                               .agents = recorder,
+                                                                                               .calls = recorder,
+                                                                                               .planner = recorder,
+                                                                                               .clock = clock}};
   absl::Status status;
   std::thread thread{[this] { status = runner.Run(); }};
 

@@ -133,13 +133,14 @@ void CoordinatorLife::Begin() {
     options.run.restarts_per_hour = restarts_per_hour_;
     process_->name = fmt::format("coordinator ({:x})", *incarnation);
     world_.Trace("{} starts", process_->name);
-    runner_ = std::make_unique<Runner>(Coordinator(std::move(options), disk_.Load()), RunnerParts{.inbox = inbox_,
-                                                                                                  .port = port_,
-                                                                                                  .store = *this,
-                                                                                                  .agents = *this,
-                                                                                                  .calls = *this,
-                                                                                                  .planner = *this,
-                                                                                                  .clock = *this});
+    runner_ = std::make_unique<Runner>(std::make_unique<Coordinator>(std::move(options), disk_.Load()),
+                                       RunnerParts{.inbox = inbox_,
+                                                   .port = port_,
+                                                   .store = *this,
+                                                   .agents = *this,
+                                                   .calls = *this,
+                                                   .planner = *this,
+                                                   .clock = *this});
     if (!runner_->Start().ok()) {
       world_.Kill(process_);
       return;

@@ -156,11 +156,11 @@ std::vector<std::string> SitesOf(const JobSpec& job, const std::map<std::string,
 
 }  // namespace
 
-std::vector<NodeKey> Allocation::nodes() const {
-  std::vector<NodeKey> keys;
+std::set<NodeKey> Allocation::nodes() const {
+  std::set<NodeKey> keys;
   for (const AllocatedSite& site : sites) {
     for (const AllocatedNode& node : site.nodes) {
-      keys.push_back({site.name, node.spec.node()});
+      keys.insert({site.name, node.spec.node()});
     }
   }
   return keys;

@@ -46,7 +46,7 @@ struct AllocatedSite {
 struct Allocation {
   std::vector<AllocatedSite> sites;
 
-  std::vector<NodeKey> nodes() const;
+  std::set<NodeKey> nodes() const;
   std::vector<WorkerKey> workers() const;
   std::vector<std::string> site_names() const;
   int64_t devices() const;

@@ -23,7 +23,7 @@ struct Ends {
 std::vector<NodeKey> UsableOf(const std::map<NodeKey, NodeRecord>& nodes, const std::string& site) {
   std::vector<NodeKey> usable;
   for (auto it = nodes.lower_bound({site, ""}); it != nodes.end() && it->first.site == site; ++it) {
-    if (it->second.usable() && it->second.health == NodeHealth::kAlive) {
+    if (it->second.well()) {
       usable.push_back(it->first);
     }
   }

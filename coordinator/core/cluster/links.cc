@@ -10,12 +10,7 @@
 
 namespace geopipe {
 
-SitePair PairOf(const std::string& a, const std::string& b) { return a < b ? SitePair(a, b) : SitePair(b, a); }
-
-std::string PlaceOf(const SitePair& pair) {
-  return IsInside(pair) ? fmt::format("inside {}", pair.first)
-                        : fmt::format("between {} and {}", pair.first, pair.second);
-}
+namespace {
 
 LinkSpec PlannedLink(const SitePair& sites, const MergedLink& declared, const v1::LinkMeasurement* there,
                      const v1::LinkMeasurement* back) {
@@ -35,13 +30,13 @@ LinkSpec PlannedLink(const SitePair& sites, const MergedLink& declared, const v1
           bandwidth_bytes_per_s.value_or(declared.bandwidth_bytes_per_s)};
 }
 
-std::optional<NetworkSpec> PlannedNetwork(const v1::LinkMeasurement& measured) {
-  if (measured.bandwidth_bytes_per_s() <= 0) {
-    return std::nullopt;
-  }
-  return NetworkSpec{.bandwidth_bytes_per_s = measured.bandwidth_bytes_per_s(),
-                     .latency_ns = measured.latency_ns(),
-                     .per = NetworkSpec::Per::kNode};
+}  // namespace
+
+SitePair PairOf(const std::string& a, const std::string& b) { return a < b ? SitePair(a, b) : SitePair(b, a); }
+
+std::string PlaceOf(const SitePair& pair) {
+  return IsInside(pair) ? fmt::format("inside {}", pair.first)
+                        : fmt::format("between {} and {}", pair.first, pair.second);
 }
 
 LinkTable LinkTable::Of(const std::map<NodeKey, NodeRecord>& nodes) {
@@ -51,6 +46,16 @@ LinkTable LinkTable::Of(const std::map<NodeKey, NodeRecord>& nodes) {
   of_gone.Merge(nodes, /*gone=*/true);
   table.links_.merge(of_gone.links_);
   table.AddInside(nodes);
+  return table;
+}
+
+LinkTable LinkTable::Of(const v1::ListLinksResponse& reported) {
+  LinkTable table;
+  for (const v1::LinkStatus& status : reported.links()) {
+    MergedLink& link = table.links_[PairOf(status.from_site(), status.to_site())];
+    link.latency_ns = status.declared_latency_ns();
+    link.bandwidth_bytes_per_s = status.declared_bandwidth_bytes_per_s();
+  }
   return table;
 }
 
@@ -151,7 +156,12 @@ std::vector<LinkSpec> LinkTable::SpecsFor(std::span<const std::string> sites, co
 
 std::optional<NetworkSpec> LinkTable::NetworkInside(const std::string& site, const MeasuredLinks& measured) const {
   const MeasuredDirection* found = Find(site, site) == nullptr ? nullptr : measured.Find(site, site);
-  return found == nullptr ? std::nullopt : PlannedNetwork(found->value);
+  if (found == nullptr || found->value.bandwidth_bytes_per_s() <= 0) {
+    return std::nullopt;
+  }
+  return NetworkSpec{.bandwidth_bytes_per_s = found->value.bandwidth_bytes_per_s(),
+                     .latency_ns = found->value.latency_ns(),
+                     .per = NetworkSpec::Per::kNode};
 }
 
 absl::Status LinkTable::CheckPipeline(const JobSpec& job, std::span<const std::string> sites) const {

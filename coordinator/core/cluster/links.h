@@ -18,6 +18,7 @@
 #include "coordinator/core/cluster/membership.h"
 #include "coordinator/core/telemetry/measured_links.h"
 #include "geopipe/v1/cluster.pb.h"
+#include "geopipe/v1/control_service.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
@@ -44,20 +45,13 @@ struct MergedLink {
   }
 };
 
-// The link between two sites for the planner: as measured, and what was not, as declared. A plan has one latency and
-// one bandwidth for both directions, so those of the worse one. Measurements may be null.
-LinkSpec PlannedLink(const SitePair& sites, const MergedLink& declared, const v1::LinkMeasurement* there,
-                     const v1::LinkMeasurement* back);
-
-// The network inside a site for the planner, as measured; nullopt: its bandwidth was not. The devices of a node share
-// it: what one process of a node got is no promise that each of several gets as much at once.
-std::optional<NetworkSpec> PlannedNetwork(const v1::LinkMeasurement& measured);
-
 class LinkTable {
  public:
   // The links of all registered nodes, connected or not: a link does not end with a stream. Declarations of nodes that
   // are gone count only where no other has declared anything.
   static LinkTable Of(const std::map<NodeKey, NodeRecord>& nodes);
+  // The links that a coordinator has reported.
+  static LinkTable Of(const v1::ListLinksResponse& reported);
 
   // nullptr when neither end declares one; of a site and itself, when it has fewer than two nodes, or one of them
   // declares the network. Symmetric.
@@ -74,7 +68,8 @@ class LinkTable {
   // Every link, in order.
   std::vector<SitePair> Pairs() const;
 
-  // Links among `sites` for the planner (PlannedLink).
+  // Links among `sites` for the planner: as measured, and what was not, as declared. A plan has one latency and one
+  // bandwidth for both directions, so those of the worse one.
   std::vector<LinkSpec> SpecsFor(std::span<const std::string> sites, const MeasuredLinks& measured) const;
 
   // The network inside the site for the planner, as measured; nullopt where it was not, or none is to be measured. The

@@ -137,4 +137,14 @@ const NodeRecord* Membership::Find(const NodeKey& key) const {
   return found == nodes_.end() ? nullptr : &found->second;
 }
 
+std::optional<SessionId> Membership::SessionOf(const NodeKey& key) const {
+  const NodeRecord* node = Find(key);
+  return node == nullptr ? std::nullopt : node->session;
+}
+
+bool Membership::IsUsable(const NodeKey& key) const {
+  const NodeRecord* node = Find(key);
+  return node != nullptr && node->usable();
+}
+
 }  // namespace geopipe

@@ -40,6 +40,8 @@ struct NodeRecord {
 
   // True when the node takes new work: registered, connected and not failed.
   bool usable() const { return session.has_value() && health != NodeHealth::kFailed; }
+  // True when it has been heard from lately as well.
+  bool well() const { return session.has_value() && health == NodeHealth::kAlive; }
   // True when the node has failed and its stream is down.
   bool gone() const { return !session.has_value() && health == NodeHealth::kFailed; }
 };
@@ -81,6 +83,10 @@ class Membership {
 
   // nullptr when it never registered, or is forgotten.
   const NodeRecord* Find(const NodeKey& key) const;
+  // The node's stream; nullopt: it has none.
+  std::optional<SessionId> SessionOf(const NodeKey& key) const;
+  // True when the node is registered and takes new work.
+  bool IsUsable(const NodeKey& key) const;
   const std::map<NodeKey, NodeRecord>& nodes() const { return nodes_; }
 
  private:

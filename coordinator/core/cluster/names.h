@@ -40,12 +40,12 @@ inline std::string DisplayName(const NodeKey& key) { return fmt::format("{}/{}",
 inline std::string DisplayName(const WorkerKey& key) { return fmt::format("{}/{}/{}", key.site, key.node, key.device); }
 
 // "a, b and 3 more".
-template <class Key>
-std::string DisplayNames(const std::vector<Key>& keys) {
+template <class Keys>
+std::string DisplayNames(const Keys& keys) {
   constexpr size_t kShown = 8;
   std::vector<std::string> names;
-  for (size_t i = 0; i < std::min(keys.size(), kShown); ++i) {
-    names.push_back(DisplayName(keys[i]));
+  for (auto key = keys.begin(); key != keys.end() && names.size() < kShown; ++key) {
+    names.push_back(DisplayName(*key));
   }
   return fmt::format("{}{}", fmt::join(names, ", "),
                      keys.size() > kShown ? fmt::format(" and {} more", keys.size() - kShown) : "");

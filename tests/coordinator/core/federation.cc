@@ -93,7 +93,7 @@ CoordinatorOptions Federation::RecoveringOptions() {
 }
 
 Federation::Federation(CoordinatorOptions options, StoredState stored)
-    : core(std::move(options), stored),
+    : owned(std::make_unique<Coordinator>(std::move(options), stored)),
       stored_(std::move(stored.jobs)),
       drained_(stored.drained_sites.begin(), stored.drained_sites.end()) {
   for (const StoredJob& job : stored_) {

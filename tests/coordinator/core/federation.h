@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -105,7 +106,8 @@ class Federation {
   int Stops() const;
 
   Effects last;
-  Coordinator core;
+  std::unique_ptr<Coordinator> owned;
+  Coordinator& core = *owned;
   std::map<std::string, SessionId> sessions;  // by the node's name
   std::map<std::string, std::vector<JobState>> persisted;
   std::map<std::string, int64_t> finished;  // iterations, per job

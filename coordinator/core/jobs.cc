@@ -1,0 +1,88 @@
+#include "coordinator/core/jobs.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "proto/wire/control_wire.h"
+
+namespace geopipe {
+
+Job* Jobs::Find(const std::string& name) const {
+  const auto found = jobs_.find(name);
+  return found == jobs_.end() ? nullptr : found->second.get();
+}
+
+absl::StatusOr<Job*> Jobs::Named(const std::string& name) const {
+  if (Job* job = Find(name); job != nullptr) {
+    return job;
+  }
+  return absl::NotFoundError(fmt::format("there is no job \"{}\"; `geopipectl get jobs` lists them", name));
+}
+
+Job* Jobs::OfRun(const std::string& name, uint64_t incarnation) const {
+  Job* job = Find(name);
+  return job != nullptr && job->run != nullptr && job->run->life().incarnation == incarnation ? job : nullptr;
+}
+
+Job* Jobs::OfWorker(const v1::WorkerId& worker) const {
+  Job* job = Find(worker.job());
+  return job != nullptr && job->run != nullptr && job->run->life().Has(KeyOf(worker), worker.incarnation()) ? job
+                                                                                                            : nullptr;
+}
+
+std::vector<Job*> Jobs::InOrder() const {
+  std::vector<Job*> jobs;
+  for (const auto& [name, job] : jobs_) {
+    jobs.push_back(job.get());
+  }
+  std::ranges::sort(jobs, {}, &Job::sequence);
+  return jobs;
+}
+
+std::vector<Job*> Jobs::Running() const {
+  std::vector<Job*> jobs = InOrder();
+  std::erase_if(jobs, [](const Job* job) { return job->run == nullptr; });
+  return jobs;
+}
+
+Job& Jobs::Add(std::unique_ptr<Job> job) {
+  job->sequence = next_sequence_++;
+  return *(jobs_[job->name()] = std::move(job));
+}
+
+std::unique_ptr<Job> Jobs::Remove(const std::string& name) { return std::move(jobs_.extract(name).mapped()); }
+
+void Jobs::PutBack(std::unique_ptr<Job> job) {
+  const std::string name = job->name();
+  jobs_[name] = std::move(job);
+}
+
+void Jobs::KeepPast(Job& job) {
+  job.kept_since = ++ends_;
+  std::vector<Job*> kept = InOrder();
+  std::erase_if(kept, [](const Job* each) { return each->kept_since == 0; });
+  if (kept.size() > options_.finished_logs_kept) {
+    Job& oldest = **std::ranges::min_element(kept, {}, &Job::kept_since);
+    oldest.past.Forget();
+    oldest.past_stored = true;
+    oldest.kept_since = 0;
+  }
+}
+
+void Jobs::RestorePast(Job& job, IterationsLoaded& event) {
+  if (!job.past_stored || !event.iterations.ok()) {
+    return;
+  }
+  const int64_t next = event.iterations->empty() ? job.past.next() : event.iterations->back().iteration() + 1;
+  job.past = IterationLog::Restore(0, options_.run.max_iterations_kept, 0, next, *std::move(event.iterations), {});
+  job.past_stored = false;
+  if (IsFinal(job.state())) {
+    KeepPast(job);
+  } else if (job.run != nullptr && job.run->life().plan == nullptr && !job.has_trained()) {  // it goes on from them
+    job.run->GoOnAfter(std::move(job.past));
+  }
+}
+
+}  // namespace geopipe

@@ -1,0 +1,55 @@
+// The jobs that the coordinator keeps, by name: waiting, running and finished ones. All parts of the core find them
+// here; jobs come and go only by submission and at the coordinator's start.
+#pragma once
+
+#include <absl/status/statusor.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "coordinator/core/coordinator_options.h"
+#include "coordinator/core/events.h"
+#include "coordinator/core/job.h"
+
+namespace geopipe {
+
+class Jobs {
+ public:
+  explicit Jobs(const CoordinatorOptions& options) : options_(options) {}
+
+  // nullptr: there is none.
+  Job* Find(const std::string& name) const;
+  // NotFound says how to list the jobs.
+  absl::StatusOr<Job*> Named(const std::string& name) const;
+  // The job whose live run has this incarnation; nullptr: the run is over.
+  Job* OfRun(const std::string& name, uint64_t incarnation) const;
+  // The job whose live run has this worker; nullptr: it is of another run, or of none.
+  Job* OfWorker(const v1::WorkerId& worker) const;
+  // In order of submission: all, and those that have a run.
+  std::vector<Job*> InOrder() const;
+  std::vector<Job*> Running() const;
+  size_t size() const { return jobs_.size(); }
+
+  // Adds the job as the latest one. REQUIRES: no other has its name.
+  Job& Add(std::unique_ptr<Job> job);
+  std::unique_ptr<Job> Remove(const std::string& name);
+  // Takes a removed job back in its place.
+  void PutBack(std::unique_ptr<Job> job);
+
+  // The job is over: its iterations stay in memory until those of finished_logs_kept later ones do.
+  void KeepPast(Job& job);
+  // Takes iterations of the job that were in the store alone.
+  void RestorePast(Job& job, IterationsLoaded& event);
+
+ private:
+  const CoordinatorOptions& options_;
+  std::map<std::string, std::unique_ptr<Job>> jobs_;
+  uint64_t next_sequence_ = 1;
+  uint64_t ends_ = 0;  // jobs that are over, so far
+};
+
+}  // namespace geopipe
