@@ -1,5 +1,5 @@
-// What is known of the links between sites and of the networks inside them: probes of idle ones, traffic of busy ones,
-// what agents declare, and which of them waiting jobs want to know first.
+// Knows the links between sites and the networks inside them: probes idle ones, takes the traffic of busy ones and what
+// agents declare, and knows which of them waiting jobs want to know first.
 //
 // Rules: one link is probed at a time, and none whose sites a job has workers on. A job waits for the links that its
 // plan depends on, but not for long. A measurement is stored with the next flush.

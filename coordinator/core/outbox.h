@@ -1,4 +1,4 @@
-// What the step under way leads to: its effects, which are carried out strictly in order, and what the coordinator
+// Consequences of the step under way: its effects, which are carried out strictly in order, and what the coordinator
 // still has to do before the step is over. Every part of the core writes to it; the coordinator empties it.
 #pragma once
 

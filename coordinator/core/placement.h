@@ -1,5 +1,5 @@
-// Which devices a job gets: those that are free at the sites that are in use, those that a job that has trained would
-// go on with, and what a job that gets none waits for. Also keeps which sites are drained.
+// Decides which devices a job gets: those that are free at the sites that are in use, those that a job that has trained
+// would go on with, and what a job that gets none waits for. Also keeps which sites are drained.
 //
 // Rules: a device belongs to one job at a time, and to none while a worker of an earlier run may be on it. A job that
 // has trained is given nodes that have its state, and its own ones where it may wait for them.
@@ -43,7 +43,7 @@ class Placement {
   // Devices that the job would get if it left its own and did without these nodes. `needs_state`: it has to find its
   // state there. REQUIRES: it has a run.
   AllocationDecision WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const;
-  // As WouldGet, for a job that takes its state along.
+  // Decides as WouldGet, for a job that takes its state along.
   AllocationDecision WouldLeaveFor(const Job& job, const std::set<NodeKey>& without) const;
   // The job with its sites fixed to those of its run, in the order that it had them: then the planner leaves out none
   // that has its state.
@@ -60,7 +60,7 @@ class Placement {
  private:
   // Offers that suit the job, without these nodes. `own`: its run goes on with them.
   std::vector<NodeOffer> OffersFor(const Job& job, const Job* own, const std::set<NodeKey>& without) const;
-  // Why a run on these devices cannot take the job over; nullopt: it can.
+  // Says why a run on these devices cannot take the job over; nullopt: it can.
   std::optional<std::string> Misfit(const JobSpec& spec, const JobLife::Earlier& earlier,
                                     const Allocation& allocation) const;
   std::optional<std::string> AwaitedBy(const Job& job) const;

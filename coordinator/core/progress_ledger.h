@@ -1,4 +1,4 @@
-// What has been reported and is not stored yet, and when that is done: the progress of jobs and measurements of links
+// Keeps what was reported and is not stored yet, and has it stored: the progress of jobs and measurements of links
 // go to the store together, a few times a second, and only then are the reports acknowledged.
 //
 // Rules: nothing is stored twice or left out, whether it goes with a flush, with a transition of its job, or again
@@ -31,7 +31,7 @@ class ProgressLedger {
   void Note(const Job& job) { jobs_to_store_.insert(job.name()); }
   // Returns what the job has not stored yet, to be stored with its transition. REQUIRES: it has a run.
   JobProgress Take(Now now, Job& job);
-  // If it is time: stores what was reported since the last flush, and acknowledges it. Called at the end of each step.
+  // Stores what was reported since the last flush, and acknowledges it, if it is time.
   void Flush(Now now);
   void OnNotStored(Now now, ProgressNotStored& event);
 
