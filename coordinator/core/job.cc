@@ -165,7 +165,7 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
   job->iterations_before.resize(stored.detail.transitions_size(), 0);
   if (IsFinal(job->state())) {
     job->past = IterationLog(0, std::max(stored.next_iteration, stored.detail.summary().iterations_done()), 0);
-    job->past_stored = stored.next_iteration > 0;
+    job->stored.has_more = stored.next_iteration > 0;
     job->iterations_before.back() = stored.next_iteration;
     return job;
   }
@@ -308,7 +308,7 @@ void KeepCurve(const Job& old, int64_t below, Job& job) {
       *job.detail.add_evaluations() = each;
     }
   }
-  job.past_stored = old.past_stored;
+  job.stored.has_more = old.stored.has_more;
   job.stored.next = below;
   // The curve is empty where a gap lies before `below`.
   job.past = IterationLog::Restore(0, kept.size(), 0, below,

@@ -64,10 +64,10 @@ struct Job {
   Exit exit;                              // that LookAfter has found, for the rules of the same step
 
   // --- Iterations. ---
-  IterationLog past;         // while there is no run
-  bool past_stored = false;  // the store has iterations that `past` has not
-  uint64_t kept_since = 0;   // of a finished job whose iterations are in memory: which end it was; 0: they are not
+  IterationLog past;        // while there is no run
+  uint64_t kept_since = 0;  // of a finished job whose iterations are in memory: which end it was; 0: they are not
   struct {
+    bool has_more = false;        // iterations that `past` has not
     int64_t next = 0;             // iterations below this one were given to the store
     int64_t timelines = -1;       // the latest iteration whose timeline was
     int64_t timelines_at_ns = 0;  // not before then are timelines stored again

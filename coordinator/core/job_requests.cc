@@ -99,7 +99,7 @@ absl::StatusOr<v1::ApplyJobResponse> JobRequests::On(Now now, ApplyJob& event) {
     KeepCurve(*undo.removed, keep_below, job);
   }
   outbox_.Emit(PersistNewJob{job.detail, event.call, forget, keep_below});
-  if (job.past_stored) {
+  if (job.stored.has_more) {
     outbox_.Emit(LoadIterations{name});
   }
   if (undo.removed != nullptr) {

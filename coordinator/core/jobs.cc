@@ -66,18 +66,18 @@ void Jobs::KeepPast(Job& job) {
   if (kept.size() > options_.finished_logs_kept) {
     Job& oldest = **std::ranges::min_element(kept, {}, &Job::kept_since);
     oldest.past.Forget();
-    oldest.past_stored = true;
+    oldest.stored.has_more = true;
     oldest.kept_since = 0;
   }
 }
 
 void Jobs::RestorePast(Job& job, IterationsLoaded& event) {
-  if (!job.past_stored || !event.iterations.ok()) {
+  if (!job.stored.has_more || !event.iterations.ok()) {
     return;
   }
   const int64_t next = event.iterations->empty() ? job.past.next() : event.iterations->back().iteration() + 1;
   job.past = IterationLog::Restore(0, options_.run.max_iterations_kept, 0, next, *std::move(event.iterations), {});
-  job.past_stored = false;
+  job.stored.has_more = false;
   if (IsFinal(job.state())) {
     KeepPast(job);
   } else if (job.run != nullptr && job.run->life().plan == nullptr && !job.has_trained()) {  // it goes on from them

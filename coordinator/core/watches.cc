@@ -35,7 +35,7 @@ void Watches::On(Now /*now*/, const WatchStart& event) {
   }
   // Iterations no longer kept are passed over: a late watcher gets what there is.
   const int64_t from = std::max<int64_t>(event.from_iteration, 0);
-  const bool loading = job.past_stored && event.from_iteration < job.iterations().oldest();
+  const bool loading = job.stored.has_more && event.from_iteration < job.iterations().oldest();
   watches_[event.call] = {.job = event.name,
                           .next_transition = 0,
                           .from_iteration = from,
