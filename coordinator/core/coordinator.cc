@@ -156,7 +156,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
   for (Job* job : jobs_.InOrder()) {
     if (job->run != nullptr) {
       job->run->See(SurroundingsOf(now, *job));
-      job->run->OnTick(now.ns);
+      job->run->News(now.ns).OnTick();
     }
     LookAfter(now, *job);
     Drive(now, *job);

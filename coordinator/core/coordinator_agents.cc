@@ -64,7 +64,7 @@ void Coordinator::OnReports(Now now, SessionId session, const NodeKey& node, con
 void Coordinator::TellReturned(Now now) {
   for (Job* job : jobs_.Running()) {
     if (std::ranges::all_of(job->run->life().nodes, [&](const NodeKey& key) { return membership_.IsUsable(key); })) {
-      job->run->OnAllConnected(now.ns);
+      job->run->News(now.ns).OnAllConnected();
       Drive(now, *job);
     }
   }
@@ -73,11 +73,11 @@ void Coordinator::TellReturned(Now now) {
 // Stops workers of no live run, and investigates workers of a live run that should be there and are not.
 void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello, bool fresh) {
   constexpr std::string_view kReason = "the coordinator does not know this worker's job as running";
-  std::map<std::string, std::map<WorkerKey, JobRun::Living>> alive;  // by job
+  std::map<std::string, std::map<WorkerKey, AgentNews::Living>> alive;  // by job
   for (int i = 0; i < hello.workers_size(); ++i) {
     const v1::WorkerId& worker = hello.workers(i);
     if (jobs_.OfWorker(worker) != nullptr && KeyOf(worker).node_key() == node) {
-      JobRun::Living& living = alive[worker.job()][KeyOf(worker)];
+      AgentNews::Living& living = alive[worker.job()][KeyOf(worker)];
       if (i < hello.worker_states_size()) {
         living = {.attached = hello.worker_states(i).attached(), .status = hello.worker_states(i).status()};
       }
@@ -91,7 +91,7 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
   }
   for (Job* job : jobs_.Running()) {
     if (job->run->life().nodes.contains(node)) {
-      job->run->OnNodeReturned(now.ns, node, alive[job->name()], fresh);
+      job->run->News(now.ns).OnNodeReturned(node, alive[job->name()], fresh);
       Drive(now, *job);
     }
   }
@@ -113,7 +113,7 @@ void Coordinator::OnExit(Now now, SessionId session, const NodeKey& node, const 
   }
   strays_.OnEnded(now.ns, KeyOf(exit.worker()), exit.worker().incarnation());
   if (Job* job = jobs_.OfWorker(exit.worker()); job != nullptr) {
-    job->run->OnExit(now.ns, KeyOf(exit.worker()), exit);
+    job->run->News(now.ns).OnExit(KeyOf(exit.worker()), exit);
     Drive(now, *job);
   }
 }
@@ -123,7 +123,7 @@ void Coordinator::OnSilent(Now now, SessionId session, const NodeKey& node, cons
     return;
   }
   if (Job* job = jobs_.OfWorker(silent.worker()); job != nullptr) {
-    job->run->OnSilent(now.ns, KeyOf(silent.worker()), silent);
+    job->run->News(now.ns).OnSilent(KeyOf(silent.worker()), silent);
     Drive(now, *job);
   }
 }

@@ -98,6 +98,11 @@ struct CrewFacts {
   bool all_hear() const { return around.silences.empty(); }
   bool heard(const NodeKey& node) const;
   std::vector<NodeKey> unheard() const;
+  // A phase begins: its orders go to all, and its limit of time counts from now on.
+  void BeginPhase(int64_t now_ns) {
+    times.since_ns = now_ns;
+    undriven.clear();
+  }
   // Puts deadlines off by time in which nobody could answer.
   void Forgive(int64_t pause_ns);
 };

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/core/life/worker_reports.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 
@@ -123,7 +124,7 @@ Reaction JobRun::CarryOut(int64_t now_ns, Decision decision, uint64_t& last_inca
       crew_.rounds = ProfileRounds(
           ProfileCandidates(life_.choices, life_.run, life_.posts.size(), StandForDevices(life_.run, life_.allocation)),
           life_.allocation.workers());
-      BeginPhase(now_ns);
+      crew_.BeginPhase(now_ns);
       return {};
     case Kind::kAskPlan:
       crew_.plan_asked = true;
@@ -252,11 +253,6 @@ Reaction JobRun::TellAll(int64_t now_ns) {
   return reaction;
 }
 
-void JobRun::BeginPhase(int64_t now_ns) {
-  crew_.times.since_ns = now_ns;
-  crew_.undriven.clear();
-}
-
 // --- Entering a state, and its orders -----------------------------------------------------------------------------
 
 std::vector<NodeMessage> JobRun::Enter(JobState state, int64_t now_ns) {
@@ -264,7 +260,7 @@ std::vector<NodeMessage> JobRun::Enter(JobState state, int64_t now_ns) {
   switch (state) {
     case v1::JOB_STATE_DEPLOYING:
       crew_.times.progress_ns = now_ns;  // nodes that were silent before have time to return
-      BeginPhase(now_ns);
+      crew_.BeginPhase(now_ns);
       return StopMessages(life_, std::exchange(idle_, {}), limits_.stop_grace_ns,
                           "the plan has no use for this device");
     case v1::JOB_STATE_RECOVERING:
@@ -383,6 +379,12 @@ absl::StatusOr<int64_t> JobRun::Checkpoint(Reaction& reaction) {
     reaction.sends = OrderCheckpoint(iteration);
   }
   return iteration;
+}
+
+// --- Hearing ------------------------------------------------------------------------------------------------------
+
+Reaction JobRun::OnReport(int64_t now_ns, const WorkerKey& worker, const v1::WorkerReport& report) {
+  return WorkerReports(life_, crew_, told_, limits_, now_ns).OnReport(worker, report, version_);
 }
 
 // --- What is known ------------------------------------------------------------------------------------------------

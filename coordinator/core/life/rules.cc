@@ -286,64 +286,6 @@ Answer Late(const Situation& s) {
   return LoseOrFail(s, late, std::move(missing));
 }
 
-// --- Waiting ------------------------------------------------------------------------------------------------------
-
-Answer AwaitsAgents(const Situation& s) {
-  return s.crew.all_hear() || (s.life.state == v1::JOB_STATE_PAUSED && s.life.wants.pause)
-             ? std::nullopt
-             : Say(fmt::format("it goes on when {} can be heard", s.UnheardNames()));
-}
-
-Answer AwaitsFate(const Situation& s) {
-  std::vector<WorkerKey> alone;
-  for (const auto& [key, worker] : s.crew.workers) {
-    if (s.life.posts.at(key).duty == Post::Duty::kLost && worker.alone_since_ns.has_value()) {
-      alone.push_back(key);
-    }
-  }
-  return alone.empty()
-             ? std::nullopt
-             : Say(fmt::format("no agent knows the fate of worker {}; another takes its place once it must have ended",
-                               DisplayNames(alone)));
-}
-
-Answer AwaitsEars(const Situation& s) {
-  return s.Leaves() && !s.life.ending && !s.crew.all_hear()
-             ? Say(fmt::format("it pauses when {} can be heard", s.UnheardNames()))
-             : std::nullopt;
-}
-
-Answer AwaitsReports(const Situation& s) {
-  return s.AllDone() && !s.crew.all_hear()
-             ? Say(fmt::format("all iterations are done; it waits for the reports of {}", s.UnheardNames()))
-             : std::nullopt;
-}
-
-Answer AwaitsLeaving(const Situation& s) {
-  return s.life.wants.move ? Say(fmt::format("it leaves after the iteration under way: {}", s.life.wants.move_cause))
-                           : std::nullopt;
-}
-
-Answer AwaitsLast(const Situation& s) {
-  if (!s.AllDone() || s.LastSaved()) {
-    return std::nullopt;
-  }
-  return Say(s.crew.checkpoint_trouble.empty()
-                 ? "all iterations are done; the last state is being written"
-                 : fmt::format("all iterations are done; the last state cannot be written and is tried again: {}",
-                               s.crew.checkpoint_trouble));
-}
-
-Answer AwaitsAny(const Situation& s) {
-  return std::ssize(s.crew.around.silences) == std::ssize(s.life.nodes)
-             ? Say("none of its agents can be heard; it waits for one of them, and its workers go on meanwhile")
-             : std::nullopt;
-}
-
-Answer AwaitsPause(const Situation& s) {
-  return s.life.ending && s.life.wants.pause ? Say("it pauses after the iteration under way") : std::nullopt;
-}
-
 // --- The table ----------------------------------------------------------------------------------------------------
 
 constexpr JobState kProfiling = v1::JOB_STATE_PROFILING;
@@ -422,22 +364,6 @@ const Rule kRules[] = {
      Late},
 };
 
-// What is waited for, where no rule applies.
-const Rule kWaits[] = {
-    {"agents", {kPaused, kRecovering}, "an agent is not heard", "it goes on when … can be heard", AwaitsAgents},
-    {"fate", {kRecovering}, "a lost worker may still live", "no agent knows the fate of worker …", AwaitsFate},
-    {"ears", {kRunning}, "an agent would not hear of the epoch's end", "it pauses when … can be heard", AwaitsEars},
-    {"reports", {kRunning}, "all is done, and an agent is not heard", "it waits for the reports of …", AwaitsReports},
-    {"leaving", {kRunning}, "it is to move", "it leaves after the iteration under way: …", AwaitsLeaving},
-    {"last", {kRunning}, "all is done, and the last state is not safe", "the last state is being written", AwaitsLast},
-    {"any",
-     {kProfiling, kPlanning, kDeploying, kRunning},
-     "no agent is heard",
-     "none of its agents can be heard; …",
-     AwaitsAny},
-    {"pause", {kRunning}, "the epoch's end was ordered", "it pauses after the iteration under way", AwaitsPause},
-};
-
 Answer FirstOf(std::span<const Rule> rules, const Situation& situation) {
   for (const Rule& rule : rules) {
     if (rule.in.size() == 0 || std::ranges::find(rule.in, situation.life.state) != rule.in.end()) {
@@ -457,13 +383,12 @@ std::string DoneSentence(int64_t iterations) {
 }
 
 std::span<const Rule> Rules() { return kRules; }
-std::span<const Rule> Waits() { return kWaits; }
 
 Decision Next(const Situation& situation) {
   const Answer answer = FirstOf(kRules, situation);
-  return answer.has_value() ? *answer : FirstOf(kWaits, situation).value_or(Decision{});
+  return answer.has_value() ? *answer : FirstOf(Waits(), situation).value_or(Decision{});
 }
 
-std::string WaitsFor(const Situation& situation) { return FirstOf(kWaits, situation).value_or(Decision{}).sentence; }
+std::string WaitsFor(const Situation& situation) { return FirstOf(Waits(), situation).value_or(Decision{}).sentence; }
 
 }  // namespace geopipe

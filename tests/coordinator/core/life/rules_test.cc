@@ -131,14 +131,15 @@ FailureEvidence Evidence(FailureEvidence::Worth worth, bool permanent = false) {
   return {.worth = worth, .sentence = "worker east/n0/0 was killed", .kind = "killed", .permanent = permanent};
 }
 
-// Of each row of the table facts that it is there for.
-std::map<std::string_view, Case> Cases() {
+// The rows of the table, each with facts that it is there for.
+using Cases = std::map<std::string_view, Case>;
+
+constexpr JobState kRunning = v1::JOB_STATE_RUNNING;
+constexpr JobState kRecovering = v1::JOB_STATE_RECOVERING;
+constexpr JobState kReplanning = v1::JOB_STATE_REPLANNING;
+
+Cases LossCases() {
   using Worth = FailureEvidence::Worth;
-  constexpr JobState kRunning = v1::JOB_STATE_RUNNING;
-  constexpr JobState kPaused = v1::JOB_STATE_PAUSED;
-  constexpr JobState kRecovering = v1::JOB_STATE_RECOVERING;
-  constexpr JobState kReplanning = v1::JOB_STATE_REPLANNING;
-  const auto none = [](Scene&) {};
   const auto lose = [](Scene& s) {
     s.life.posts.at(kEast).duty = Post::Duty::kLost;
     s.crew.workers.at(kEast).stage = Stage::kEnded;
@@ -152,6 +153,13 @@ std::map<std::string_view, Case> Cases() {
         "node east/n0 is gone"}},
       {"lacking", {v1::JOB_STATE_DEPLOYING, [](Scene& s) { s.crew.lacking = "cannot be read"; }, "cannot be read"}},
       {"restart", {kRecovering, lose, ""}},
+      {"diagnose", {kRunning, [](Scene& s) { s.Add(Evidence(Worth::kUnexplained)); }, ""}},
+  };
+}
+
+Cases StartCases() {
+  const auto none = [](Scene&) {};
+  return {
       {"deployed",
        {v1::JOB_STATE_DEPLOYING,
         [](Scene& s) { s.crew.rollout = PlanRollout(1, s.life.plan->plan.grid, s.life.members, true); },
@@ -163,7 +171,6 @@ std::map<std::string_view, Case> Cases() {
           s.List(s.life.end());
         },
         "all 3 iterations are done"}},
-      {"diagnose", {kRunning, [](Scene& s) { s.Add(Evidence(Worth::kUnexplained)); }, ""}},
       {"measure",
        {v1::JOB_STATE_PROFILING,
         [](Scene& s) { s.crew.workers.at(kNorth).stage = s.crew.workers.at(kEast).stage = Stage::kAttached; }, ""}},
@@ -175,6 +182,12 @@ std::map<std::string_view, Case> Cases() {
         },
         "all 2 workers are up"}},
       {"search", {v1::JOB_STATE_PLANNING, none, ""}},
+  };
+}
+
+Cases EndCases() {
+  const auto none = [](Scene&) {};
+  return {
       {"rest",
        {kRunning,
         [](Scene& s) {
@@ -192,7 +205,7 @@ std::map<std::string_view, Case> Cases() {
       {"moved", {kReplanning, [](Scene& s) { s.List(1); }, "the state before iteration 1 is safe"}},
       {"save", {kReplanning, none, ""}},
       {"begin",
-       {kPaused,
+       {v1::JOB_STATE_PAUSED,
         [](Scene& s) {
           s.life.wants.pause = false;
           s.life.secret = "fresh";
@@ -207,6 +220,11 @@ std::map<std::string_view, Case> Cases() {
         ""}},
       {"late",
        {kRunning, [](Scene& s) { s.now_ns += s.limits.progress_timeout_ns; }, "iteration 0 has not finished within"}},
+  };
+}
+
+Cases WaitCases() {
+  return {
       {"agents", {kRecovering, [](Scene& s) { s.Silence(kEast); }, "it goes on when agent east/n0 can be heard"}},
       {"fate",
        {kRecovering,
@@ -251,7 +269,10 @@ std::map<std::string_view, Case> Cases() {
 }
 
 TEST_CASE("each rule of a job's life has facts that it decides, and says so") {
-  const std::map<std::string_view, Case> cases = Cases();
+  Cases cases = LossCases();
+  for (Cases more : {StartCases(), EndCases(), WaitCases()}) {
+    cases.merge(more);
+  }
   CHECK(cases.size() == Rules().size() + Waits().size());
   for (const std::span<const Rule> table : {Rules(), Waits()}) {
     for (const Rule& rule : table) {

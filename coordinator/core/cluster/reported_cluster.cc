@@ -1,4 +1,4 @@
-#include "coordinator/cli/reported_cluster.h"
+#include "coordinator/core/cluster/reported_cluster.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

@@ -1,0 +1,32 @@
+// News of a run's agents: workers that have ended or are silent, and agents that return or are silent themselves.
+#pragma once
+
+#include <cstdint>
+#include <map>
+
+#include "coordinator/core/life/hearing.h"
+#include "geopipe/v1/agent_service.pb.h"
+
+namespace geopipe {
+
+class AgentNews : public Hearing {
+ public:
+  using Hearing::Hearing;
+
+  void OnExit(const WorkerKey& key, const v1::WorkerExit& exit);
+  void OnSilent(const WorkerKey& key, const v1::WorkerSilent& silent);
+  // Handles an agent that can be heard again and has these workers of the run alive. `fresh`: it does not know this
+  // coordinator's orders (one of the two was restarted).
+  struct Living {
+    bool attached = false;
+    v1::WorkerStatus status;
+  };
+  void OnNodeReturned(const NodeKey& node, const std::map<WorkerKey, Living>& alive, bool fresh);
+  void OnAllConnected();
+  void OnTick();
+
+ private:
+  void NoteSilence();
+};
+
+}  // namespace geopipe
