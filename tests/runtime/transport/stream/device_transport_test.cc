@@ -139,6 +139,9 @@ Outcome Exchange(uint64_t seed, DeviceFault fault = DeviceFault::kNone) {
   }
   outcome.frames_resent = ranks[0].transport->stats().streams.frames_resent;
   network.Stop();
+  for (Rank& rank : ranks) {
+    rank.device.Drain();  // one that drops waits may still be copying from staging buffers
+  }
   return outcome;
 }
 
