@@ -66,7 +66,7 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
     return;
   }
   job.run = *std::move(run);
-  job.run->See(SurroundingsOf(now, job));
+  Listen(now, *job.run);
   if (job.has_trained()) {
     job.home.insert(job.run->life().nodes.begin(), job.run->life().nodes.end());
   }
@@ -155,7 +155,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
   NoteUnheard(now);
   for (Job* job : jobs_.InOrder()) {
     if (job->run != nullptr) {
-      job->run->See(SurroundingsOf(now, *job));
+      Listen(now, *job->run);
       job->run->News(now.ns).OnTick();
     }
     LookAfter(now, *job);

@@ -94,7 +94,8 @@ class Coordinator {
   void NoteStays(Now now, Job& job);
   void Schedule(Now now);
   NodeSilence SilenceOf(Now now, const JobRun& run, const NodeKey& key) const;
-  Surroundings SurroundingsOf(Now now, const Job& job) const;
+  // The run looks which of its nodes can be heard.
+  void Listen(Now now, JobRun& run) const;
   void StopAll(const Job& job, const std::string& reason);
   void NoteStrays(Now now, const Job& job);
 

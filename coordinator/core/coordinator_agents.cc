@@ -91,6 +91,7 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
   }
   for (Job* job : jobs_.Running()) {
     if (job->run->life().nodes.contains(node)) {
+      Listen(now, *job->run);  // it has not answered yet
       job->run->News(now.ns).OnNodeReturned(node, alive[job->name()], fresh);
       Drive(now, *job);
     }

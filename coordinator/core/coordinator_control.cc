@@ -51,6 +51,7 @@ absl::StatusOr<v1::PauseJobResponse> Coordinator::On(Now now, PauseJob& event) {
     return absl::FailedPreconditionError(
         fmt::format("job {} is {}; only a job that is RUNNING can be paused", event.name, JobStateName(job->state())));
   }
+  Listen(now, *job->run);
   job->run->Pause();
   outbox_.Emit(PersistRecord{job->name(), RecordOf(*job)});
   outbox_.Log(LogLevel::kInfo, job->name(), "a pause is wanted");
@@ -74,6 +75,7 @@ absl::StatusOr<v1::ResumeJobResponse> Coordinator::On(Now now, ResumeJob& event)
     return response;
   }
   job->closing.clear();
+  Listen(now, *job->run);
   job->run->Resume(std::move(event.secret));
   const int transitions = job->detail.transitions_size();
   Drive(now, *job);

@@ -91,7 +91,7 @@ void Coordinator::Drive(Now now, Job& job) {
   }
   for (int steps = 0; job.run != nullptr; ++steps) {
     GP_CHECK(steps < kMaxSteps, "job {} decides without end in {}", job.name(), JobStateName(job.state()));
-    job.run->See(SurroundingsOf(now, job));
+    job.run->See({.leaving = placement_.DrainedOf(*job.run), .exit = job.exit, .closing = job.closing});
     std::optional<Reaction> reaction = job.run->Step(now.ns, next_incarnation_);
     if (!reaction.has_value()) {
       break;
@@ -218,6 +218,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
   }
   Transition(now, job, to, cause, true);
   agents_.Send(job.run->Enter(to, now.ns));
+  Listen(now, *job.run);
 }
 
 // Begins the job again with other workers: its run is over, before its first epoch or to go on elsewhere.
@@ -370,17 +371,16 @@ NodeSilence Coordinator::SilenceOf(Now now, const JobRun& run, const NodeKey& ke
           .margin_ns = std::max(options_.orphan_margin_ns, 2 * options_.heartbeat_interval_ns)};
 }
 
-Surroundings Coordinator::SurroundingsOf(Now now, const Job& job) const {
-  Surroundings around{
-      .silences = {}, .leaving = placement_.DrainedOf(*job.run), .exit = job.exit, .closing = job.closing};
-  for (const NodeKey& key : job.run->life().nodes) {
+void Coordinator::Listen(Now now, JobRun& run) const {
+  std::vector<NodeSilence> silences;
+  for (const NodeKey& key : run.life().nodes) {
     const NodeRecord* node = membership_.Find(key);
-    NodeSilence silence = SilenceOf(now, *job.run, key);
+    NodeSilence silence = SilenceOf(now, run, key);
     if (silence.is_silent || !node->hears) {
-      around.silences.push_back(std::move(silence));
+      silences.push_back(std::move(silence));
     }
   }
-  return around;
+  run.Hear(std::move(silences));
 }
 
 // Notes all workers of the job as strays; one that a healthy agent stops is a stray for no longer than a heartbeat

@@ -132,7 +132,7 @@ void AgentNews::NoteSilence() {
   // A member that has left the epoch ends it for all, so the job may go on elsewhere without waiting for cut-off
   // workers to end by themselves.
   const bool may_leave = life_.job.on_site_loss == OnSiteLoss::kReplan && !s.AllDone() && s.SomeLeft();
-  for (const NodeSilence& silence : crew_.around.silences) {
+  for (const NodeSilence& silence : crew_.silences) {
     const int64_t quiet_ns = std::min(silence.silent_ns, now_ns_ - crew_.times.progress_ns);
     const int64_t grace_ns =
         may_leave ? std::min(life_.job.grace_ns, s.GraceNs(silence, false)) : s.GraceNs(silence, s.AllDone());

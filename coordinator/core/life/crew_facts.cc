@@ -6,12 +6,12 @@
 namespace geopipe {
 
 bool CrewFacts::heard(const NodeKey& node) const {
-  return std::ranges::find(around.silences, node, &NodeSilence::node) == around.silences.end();
+  return std::ranges::find(silences, node, &NodeSilence::node) == silences.end();
 }
 
 std::vector<NodeKey> CrewFacts::unheard() const {
   std::vector<NodeKey> nodes;
-  std::ranges::transform(around.silences, std::back_inserter(nodes), &NodeSilence::node);
+  std::ranges::transform(silences, std::back_inserter(nodes), &NodeSilence::node);
   return nodes;
 }
 

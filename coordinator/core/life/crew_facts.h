@@ -45,8 +45,7 @@ struct Exit {
 
 // What the coordinator knows beside the run's own crew.
 struct Surroundings {
-  std::vector<NodeSilence> silences;  // of the run's nodes that are not heard, or may not hear
-  std::set<std::string> leaving;      // sites that the job has to leave
+  std::set<std::string> leaving;  // sites that the job has to leave
   Exit exit;
   std::string closing;  // the job is to be cancelled for this reason when its state is in a checkpoint; empty: not
 };
@@ -60,6 +59,9 @@ struct Saving {
 struct CrewFacts {
   std::map<WorkerKey, WorkerFacts> workers;
   Surroundings around;
+  // The run's nodes that were not heard, or may not have heard, at the latest look. A look comes with each tick and not
+  // with each report: reports that a returned node repeats come in one after the other.
+  std::vector<NodeSilence> silences;
   std::set<NodeKey> undriven;  // have returned, and were not sent again what they may have missed
 
   // --- Answers ---
@@ -77,6 +79,7 @@ struct CrewFacts {
   int64_t reached = 0;             // iterations that some rank has finished
   RunCheckpoints checkpoints;
   std::string checkpoint_trouble;  // of the latest attempt; empty: none
+  int64_t troubled_iteration = 0;  // that it was of; one that is complete later may be older
   bool heard_all = true;           // no report of a checkpoint can have been lost with an earlier coordinator
   Saving saving;                   // of the state that the ranks rest with
 
@@ -95,7 +98,7 @@ struct CrewFacts {
   Times times;
 
   // True when every agent can be heard, and hears.
-  bool all_hear() const { return around.silences.empty(); }
+  bool all_hear() const { return silences.empty(); }
   bool heard(const NodeKey& node) const;
   std::vector<NodeKey> unheard() const;
   // A phase begins: its orders go to all, and its limit of time counts from now on.

@@ -71,6 +71,7 @@ class JobRun {
 
   // --- Hearing ---
   void See(Surroundings around) { crew_.around = std::move(around); }
+  void Hear(std::vector<NodeSilence> silences) { crew_.silences = std::move(silences); }
   Reaction OnReport(int64_t now_ns, const WorkerKey& worker, const v1::WorkerReport& report);
   AgentNews News(int64_t now_ns) { return {life_, crew_, told_, limits_, now_ns}; }
   // Puts deadlines off by the time that this process was stopped: nobody else is to blame for it.

@@ -67,10 +67,10 @@ int64_t Situation::GivenStateBytes() const {
 // --- Agents -------------------------------------------------------------------------------------------------------
 
 bool Situation::AllSilent() const {
-  return std::ranges::count_if(crew.around.silences, &NodeSilence::is_silent) == std::ssize(life.nodes);
+  return std::ranges::count_if(crew.silences, &NodeSilence::is_silent) == std::ssize(life.nodes);
 }
 
-bool Situation::SomeSilent() const { return std::ranges::any_of(crew.around.silences, &NodeSilence::is_silent); }
+bool Situation::SomeSilent() const { return std::ranges::any_of(crew.silences, &NodeSilence::is_silent); }
 
 std::string Situation::UnheardNames() const {
   const std::vector<NodeKey> nodes = crew.unheard();

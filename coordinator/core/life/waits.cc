@@ -56,7 +56,7 @@ Answer AwaitsLast(const Situation& s) {
 }
 
 Answer AwaitsAny(const Situation& s) {
-  return std::ssize(s.crew.around.silences) == std::ssize(s.life.nodes)
+  return std::ssize(s.crew.silences) == std::ssize(s.life.nodes)
              ? Say("none of its agents can be heard; it waits for one of them, and its workers go on meanwhile")
              : std::nullopt;
 }

@@ -348,7 +348,9 @@ Reaction WorkerReports::OnCheckpoint(const WorkerKey& key, const v1::WorkerRepor
   }
   if (outcome.complete.has_value()) {
     list.List(*outcome.complete, life_.job.checkpoint);
-    crew_.checkpoint_trouble.clear();
+    if (outcome.complete->identity.iteration >= crew_.troubled_iteration) {
+      crew_.checkpoint_trouble.clear();
+    }
   }
   if (outcome.copied.has_value()) {
     const auto copied = std::ranges::find(list.listed, outcome.copied->identity, &ListedCheckpoint::identity);
@@ -358,6 +360,9 @@ Reaction WorkerReports::OnCheckpoint(const WorkerKey& key, const v1::WorkerRepor
   }
   if (outcome.trouble.has_value()) {
     crew_.checkpoint_trouble = *outcome.trouble;
+    crew_.troubled_iteration = report.has_checkpoint() ? report.checkpoint().iteration()
+                               : report.has_manifest() ? report.manifest().iteration()
+                                                       : report.replica().iteration();
     crew_.saving.not_before_ns = now_ns_ + SaveAgainAfterNs();
   }
   return reaction;

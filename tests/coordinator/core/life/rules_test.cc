@@ -108,7 +108,7 @@ struct Scene {
          .parts = {{kNorth.node_key()}, {kEast.node_key()}}});
   }
   void Silence(const WorkerKey& worker) {
-    crew.around.silences.push_back({.node = worker.node_key(), .is_silent = true, .silent_ns = 5 * kSecondNs});
+    crew.silences.push_back({.node = worker.node_key(), .is_silent = true, .silent_ns = 5 * kSecondNs});
   }
   void Add(FailureEvidence evidence) { crew.diagnosis.Add(now_ns, std::move(evidence)); }
 
