@@ -17,14 +17,14 @@ namespace geopipe {
 struct CheckpointList {
   // Complete ones, oldest first, as many as the job keeps.
   std::vector<ListedCheckpoint> listed;
-  // Those that the job was applied to go on from, oldest first; used by its first run as long as it has listed none.
+  // The job was applied to go on from these, oldest first; its first run uses them as long as it has listed none.
   std::vector<CheckpointIdentity> resumable;
 
   // The first iteration of the job as it was applied.
   int64_t FirstIteration() const { return resumable.empty() ? 0 : resumable.back().iteration; }
   // True when the newest is the state before this iteration, or before a later one.
   bool Reaches(int64_t iteration) const { return !listed.empty() && listed.back().identity.iteration >= iteration; }
-  // Those that nodes must not remove.
+  // Nodes must not remove these.
   std::vector<CheckpointIdentity> Kept() const;
 
   // Lists a complete one in place of an earlier one of its iteration and of those of a future that is no more. The

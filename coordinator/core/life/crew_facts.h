@@ -1,4 +1,4 @@
-// What was heard of a job's crew in this life of the coordinator: its workers and their agents, answers that are
+// Facts that were heard of a job's crew in this life of the coordinator: its workers and their agents, answers that are
 // awaited, and since when. Only hearing and time change it; an order that was sent is noted, too.
 #pragma once
 
@@ -43,7 +43,7 @@ struct Exit {
   std::string cause;
 };
 
-// What the coordinator knows beside the run's own crew.
+// Facts that the coordinator knows beside those of the run's own crew.
 struct Surroundings {
   std::set<std::string> leaving;  // sites that the job has to leave
   Exit exit;
@@ -110,7 +110,7 @@ struct CrewFacts {
   void Forgive(int64_t pause_ns);
 };
 
-// What the ranks have told of the run's iterations.
+// The ranks have told this of the run's iterations.
 struct RunTelemetry {
   IterationLog iterations;
   EvaluationLog evaluations;

@@ -1,4 +1,4 @@
-// What a run makes of what it hears: facts, and nothing else.
+// A run makes facts of what it hears, and nothing else.
 #pragma once
 
 #include <cstdint>

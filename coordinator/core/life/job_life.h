@@ -43,7 +43,7 @@ struct Post {
   std::string exchange_address = {};  // source of its node's checkpoint files; empty: not told yet
 };
 
-// What is wanted of the job. Each is taken back, or stays until it has come about.
+// Wishes of people, and of the coordinator. Each is taken back, or stays until it has come about.
 struct Intents {
   bool pause = false;
   bool move = false;            // the run ends, to go on elsewhere

@@ -296,10 +296,12 @@ std::vector<NodeMessage> JobRun::TakeDueOrders(int64_t now_ns, absl::FunctionRef
     if (due == Order() || due == worker.sent) {
       continue;
     }
-    // What an agent that has returned may have missed is sent again when all are there, but in a recovery at once.
-    const bool waits = crew_.undriven.contains(key.node_key()) &&
-                       (life_.state != v1::JOB_STATE_RECOVERING || !crew_.heard(key.node_key()));
-    if (waits) {
+    // An agent that has returned is sent again what it may have missed when all are there, but in a recovery at once.
+    // One that is not heard may come back with a lost worker that is well.
+    const bool is_heard = crew_.heard(key.node_key());
+    const bool waits =
+        crew_.undriven.contains(key.node_key()) && (life_.state != v1::JOB_STATE_RECOVERING || !is_heard);
+    if (waits || (due.kind == Order::Kind::kReplace && !is_heard)) {
       continue;
     }
     if (due.kind == Order::Kind::kPrepare && !table.has_value()) {

@@ -168,7 +168,7 @@ Order DueFor(const Situation& s, const WorkerKey& key) {
         return {};
     }
   }
-  // After a loss no iteration can be finished any more. Before one, a rank that does not hear of the end that others
+  // No iteration can be finished any more after a loss. Before one, a rank that does not hear of the end that others
   // hear of would be left alone.
   const bool recovers = s.life.state == v1::JOB_STATE_RECOVERING;
   const bool ends =

@@ -1,4 +1,4 @@
-// What follows from something that happened to a run of a job.
+// Consequences of something that happened to a run of a job.
 #pragma once
 
 #include <cstdint>

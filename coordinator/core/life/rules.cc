@@ -47,7 +47,7 @@ Answer Hopeless(const Situation& s) {
                   : cause->sentence);
 }
 
-// Those with trouble count as lost, and these.
+// Workers with trouble count as lost, and these.
 Answer LoseOrFail(const Situation& s, const FailureEvidence& cause,
                   std::vector<std::pair<WorkerKey, std::string>> more = {}) {
   Decision lose{

@@ -1,6 +1,6 @@
-// What a job does next: one ordered table of rules. The first rule that applies decides; when none does, the job waits.
-// Start, adoption after a restart, pause, resume, recovery and moving elsewhere are rows of it, not code paths. Pure
-// and total: every situation has exactly one decision, and the same one each time.
+// One ordered table of rules says what a job does next. The first rule that applies decides; when none does, the job
+// waits. Start, adoption after a restart, pause, resume, recovery and moving elsewhere are rows of it, not code paths.
+// Pure and total: every situation has exactly one decision, and the same one each time.
 #pragma once
 
 #include <cstdint>

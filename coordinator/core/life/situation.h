@@ -40,7 +40,7 @@ struct Situation {
   // True when none of the nodes is heard: the coordinator may itself be cut off while the workers go on.
   bool AllSilent() const;
   bool SomeSilent() const;
-  // Those that are silent or may not hear, as a sentence's subject: "agent a", "agents a, b".
+  // Names agents that are silent or may not hear, as a sentence's subject: "agent a", "agents a, b".
   std::string UnheardNames() const;
 
   // --- Losses ---

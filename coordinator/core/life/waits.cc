@@ -1,4 +1,4 @@
-// What a job waits for, where no rule applies.
+// Rules that say what a job waits for, where no other applies.
 #include <fmt/format.h>
 
 #include <iterator>

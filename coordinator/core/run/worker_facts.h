@@ -1,4 +1,4 @@
-// What is heard of one worker. There is one for each device of a job: its latest process.
+// Facts that are heard of one worker: the latest process on its device.
 #pragma once
 
 #include <cstdint>
@@ -58,10 +58,9 @@ struct WorkerFacts {
   std::vector<StateIdentity> states = {};  // held or kept; of a worker that rests
   int64_t next_iteration = 0;              // the first that it has not finished
   Sight sight = Sight::kSeen;
-  bool failed = false;    // has said in this epoch why it cannot go on
-  bool told_all = false;  // its last report of this epoch's iterations and evaluations has come
-  // Why another is to be started in its place, if the job goes on; empty: it is well.
-  std::string trouble = {};
+  bool failed = false;       // has said in this epoch why it cannot go on
+  bool told_all = false;     // its last report of this epoch's iterations and evaluations has come
+  std::string trouble = {};  // why another is to be started in its place, if the job goes on; empty: it is well
   // Latest time since which the process may live without an agent that knows it; unset: one does, or it has ended.
   std::optional<int64_t> alone_since_ns = std::nullopt;
   v1::DataCheckReport data_check = {};  // the latest in this life of the coordinator
