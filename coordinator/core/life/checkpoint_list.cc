@@ -1,17 +1,16 @@
 #include "coordinator/core/life/checkpoint_list.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
-#include <ranges>
 
 namespace geopipe {
 namespace {
 
 // Iteration of the newest with copies at other sites, where the job wants copies; 0: none.
 int64_t Protected(const std::vector<ListedCheckpoint>& listed, const CheckpointSpec& spec) {
-  const auto reversed = listed | std::views::reverse;
-  const auto copied = std::ranges::find_if(reversed, &ListedCheckpoint::is_copied);
-  return spec.replicate == 0 || copied == reversed.end() ? 0 : copied->identity.iteration;
+  const auto copied = std::find_if(listed.rbegin(), listed.rend(), std::mem_fn(&ListedCheckpoint::is_copied));
+  return spec.replicate == 0 || copied == listed.rend() ? 0 : copied->identity.iteration;
 }
 
 }  // namespace
