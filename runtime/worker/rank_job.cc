@@ -163,7 +163,10 @@ RankJob::~RankJob() {
 
 RankMemory RankJob::memory_peaks() const {
   const auto peak = [&](MemoryCategory category) { return allocator_.usage(category).peak_bytes; };
-  const bool own_memory = allocator_.space() == MemorySpace::kDevice;
+  // The host's share as plans count it: with copies for checkpoints only where devices have memory of their own.
+  const int64_t host_bytes = allocator_.space() == MemorySpace::kDevice
+                                 ? allocator_.host().total().peak_bytes + allocator_.staging().held().peak_bytes
+                                 : allocator_.host().usage(MemoryCategory::kOptimizer).peak_bytes;
   return {.weights = peak(MemoryCategory::kWeights),
           .gradients = peak(MemoryCategory::kGradients),
           .optimizer = peak(MemoryCategory::kOptimizer),
@@ -172,7 +175,7 @@ RankMemory RankJob::memory_peaks() const {
           .transport = peak(MemoryCategory::kTransport),
           .recovery = peak(MemoryCategory::kRecovery),
           .peak = allocator_.total().peak_bytes,
-          .host = allocator_.host().total().peak_bytes + (own_memory ? allocator_.staging().held().peak_bytes : 0)};
+          .host = host_bytes};
 }
 
 absl::StatusOr<std::unique_ptr<RankJob>> RankJob::Prepare(RankPreparation preparation, Clock& clock,

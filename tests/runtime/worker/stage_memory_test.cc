@@ -184,6 +184,28 @@ TEST_CASE("every rank's measured peak is within 5 % of the model, and never abov
   }
 }
 
+TEST_CASE("a copy of a processor's states for a checkpoint does not count as memory of its host") {
+  UseLoopbackDevice();
+  const TempDir folder;
+  const MemorySetting setting{.kind = ScheduleKind::kOneFOneB,
+                              .sites = "a",
+                              .delta_n = {},
+                              .batch = 2,
+                              .offloads_optimizer = GENERATE(false, true)};
+  const JobSpec job = JobOf(setting, WriteText(folder));
+  const Plan plan = PlanOf(setting, job.model);
+  const Schedule schedule = ScheduleOf(plan);
+  const std::vector<RankMemory> modelled = MemoryOfRanks(job, plan, schedule);
+  CHECK((modelled[0].host > 0) == setting.offloads_optimizer);
+  auto snapshot = std::make_unique<RankSnapshot>();
+  MemoryObserver observer;
+  observer.at_end = [&](int32_t, RankJob& rank) { CHECK(rank.CopyState(*snapshot).ok()); };
+  MemoryRun ranks(setting, job, plan, schedule);
+  REQUIRE(ranks.Run(PeaksOf(modelled), {}, observer).ok());
+  snapshot = nullptr;
+  CHECK(ranks.peaks(0).host == modelled[0].host);
+}
+
 TEST_CASE("a stage that gets a twentieth less than the model says does not fit") {
   UseLoopbackDevice();
   const TempDir folder;
