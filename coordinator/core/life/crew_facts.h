@@ -114,6 +114,7 @@ struct CrewFacts {
 struct RunTelemetry {
   IterationLog iterations;
   EvaluationLog evaluations;
+  int64_t evaluated_before = 0;    // the last evaluation that earlier runs have told
   MemoryLog memory;                // of the plan's ranks
   int64_t observed_iteration = 0;  // the latest whose traffic was looked at; the first is not: links begin then
 };

@@ -82,7 +82,8 @@ void JobRun::RestoreHistory(const v1::JobDetail& detail, Now now) {
   }
   told_.evaluations = EvaluationLog(life_.job.evaluation, life_.end());
   if (detail.evaluations_size() > 0) {
-    told_.evaluations.PassOver(detail.evaluations().rbegin()->iteration());
+    told_.evaluated_before = detail.evaluations().rbegin()->iteration();
+    told_.evaluations.PassOver(told_.evaluated_before);
   }
 }
 

@@ -296,6 +296,8 @@ bool WorkerReports::PassOver(const v1::CheckpointIdentity& identity, const std::
   if (life_.checkpoints.FirstIteration() != first && told_.iterations.next() == first) {
     told_.iterations.BeginAt(life_.plan->plan.grid.size(), life_.checkpoints.FirstIteration(),
                              limits_.max_iterations_kept);
+    told_.evaluations = EvaluationLog(life_.job.evaluation, life_.end());  // it begins with an earlier one, too
+    told_.evaluations.PassOver(told_.evaluated_before);
   }
   return true;
 }

@@ -178,5 +178,31 @@ TEST_CASE("ranks that read different validation data do not train") {
         "bytes with checksum 0000000000000002; give both the same files");
 }
 
+TEST_CASE("a job that goes on from an earlier checkpoint than its newest evaluates from there on") {
+  Federation f(Federation::RecoveringOptions());
+  f.job = EvaluatedJob(1);
+  f.job.training.iterations = 6;
+  f.job.checkpoint = {.path = "/checkpoints", .every = 1, .keep = 3};
+  f.run.resume = true;
+  for (const uint64_t iteration : {2, 4}) {
+    v1::CheckpointIdentity& found = f.found.emplace_back();
+    found.set_iteration(iteration);
+    found.set_incarnation(7);
+    found.set_epoch(1);
+    found.set_sequence_length(64);
+  }
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  v1::WorkerReport unread = FailureReportOf(absl::StatusCode::kDataLoss, "a file is damaged everywhere");
+  unread.set_epoch(1);
+  *unread.mutable_failure()->mutable_unreadable() = f.found.back();
+  f.Answer("west", unread);
+  f.Answer("west", HelloReport());
+  f.Answer("north", EndedReportOf(0, 1, 4));
+  f.Answer("east", EndedReportOf(1, 1, 4));
+  REQUIRE(f.CauseOf("tiny") == "epoch 2 goes on from the checkpoint of iteration 2");
+  f.PrepareAll();
+  CHECK(EvaluateFrom(f) == 2);
+}
+
 }  // namespace
 }  // namespace geopipe
