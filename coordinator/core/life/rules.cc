@@ -366,7 +366,7 @@ const Rule kRules[] = {
 
 Answer FirstOf(std::span<const Rule> rules, const Situation& situation) {
   for (const Rule& rule : rules) {
-    if (rule.in.size() == 0 || std::ranges::find(rule.in, situation.life.state) != rule.in.end()) {
+    if (rule.in.empty() || std::ranges::find(rule.in, situation.life.state) != rule.in.end()) {
       if (Answer answer = rule.decide(situation); answer.has_value()) {
         answer->rule = rule.name;
         return answer;

@@ -4,10 +4,10 @@
 #pragma once
 
 #include <cstdint>
-#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "coordinator/core/life/decision.h"
 
@@ -15,7 +15,7 @@ namespace geopipe {
 
 struct Rule {
   std::string_view name;
-  std::initializer_list<JobState> in;  // states in which it is looked at; empty: in all that have devices
+  std::vector<JobState> in;  // states in which it is looked at; empty: in all that have devices
   std::string_view when;
   std::string_view then;
   Answer (*decide)(const Situation& situation);
