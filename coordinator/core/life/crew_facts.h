@@ -53,7 +53,7 @@ struct Surroundings {
 // Attempts to have a state written.
 struct Saving {
   int tries = 0;
-  int64_t not_before_ns = 0;  // is the next
+  int64_t not_before_ns = 0;  // the next is not ordered earlier
 };
 
 struct CrewFacts {

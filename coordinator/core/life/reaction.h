@@ -14,7 +14,6 @@
 
 namespace geopipe {
 
-// Consequences of something that happened to a run.
 struct Reaction {
   struct Change {
     JobState to = v1::JOB_STATE_UNSPECIFIED;
