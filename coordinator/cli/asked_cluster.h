@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "coordinator/cli/control_client.h"
-#include "coordinator/core/cluster/reported_cluster.h"
+#include "coordinator/cluster/reported_cluster.h"
 #include "coordinator/spec/topology_file.h"
 #include "optimizer/model/cluster.h"
 

@@ -17,7 +17,7 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/cluster/membership.h"
+#include "coordinator/cluster/membership.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/link_monitor.h"
 #include "coordinator/core/order_log.h"

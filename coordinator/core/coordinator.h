@@ -17,8 +17,8 @@
 #include <vector>
 
 #include "coordinator/core/agents.h"
-#include "coordinator/core/cluster/membership.h"
-#include "coordinator/core/cluster/strays.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/strays.h"
 #include "coordinator/core/coordinator_options.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/job.h"

@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/core/cluster/allocation.h"
+#include "coordinator/cluster/allocation.h"
 #include "coordinator/core/coordinator.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <string>
 
-#include "coordinator/core/cluster/link_probing.h"
+#include "coordinator/cluster/link_probing.h"
 #include "runtime/manifest/coordinator_config.h"
 
 namespace geopipe {

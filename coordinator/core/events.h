@@ -11,7 +11,7 @@
 #include <variant>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "coordinator/core/planning.h"
 #include "coordinator/core/run/stored.h"
 #include "geopipe/v1/agent_service.pb.h"

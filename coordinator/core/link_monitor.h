@@ -16,13 +16,13 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/cluster/allocation.h"
-#include "coordinator/core/cluster/link_probing.h"
-#include "coordinator/core/cluster/links.h"
-#include "coordinator/core/cluster/membership.h"
+#include "coordinator/cluster/allocation.h"
+#include "coordinator/cluster/link_probing.h"
+#include "coordinator/cluster/links.h"
+#include "coordinator/cluster/membership.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/outbox.h"
-#include "coordinator/core/telemetry/measured_links.h"
+#include "coordinator/cluster/measured_links.h"
 
 namespace geopipe {
 

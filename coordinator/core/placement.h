@@ -14,9 +14,9 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/allocation.h"
-#include "coordinator/core/cluster/membership.h"
-#include "coordinator/core/cluster/strays.h"
+#include "coordinator/cluster/allocation.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/strays.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/link_monitor.h"
 #include "coordinator/core/outbox.h"

@@ -8,7 +8,7 @@
 #include <optional>
 #include <string>
 
-#include "coordinator/core/cluster/allocation.h"
+#include "coordinator/cluster/allocation.h"
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/profile.h"

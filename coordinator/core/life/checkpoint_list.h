@@ -6,7 +6,7 @@
 #include <set>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "coordinator/core/run/run_checkpoints.h"
 #include "optimizer/model/checkpoint_identity.h"
 #include "optimizer/model/job_spec.h"

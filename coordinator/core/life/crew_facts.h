@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "coordinator/core/run/failure.h"
 #include "coordinator/core/run/plan_rollout.h"
 #include "coordinator/core/run/profiling.h"

@@ -14,8 +14,8 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/cluster/allocation.h"
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/allocation.h"
+#include "coordinator/cluster/names.h"
 #include "coordinator/core/life/checkpoint_list.h"
 #include "coordinator/core/run/epoch.h"
 #include "coordinator/core/run/job_state.h"

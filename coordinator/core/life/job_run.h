@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/links.h"
+#include "coordinator/cluster/links.h"
 #include "coordinator/core/life/agent_news.h"
 #include "coordinator/core/life/orders.h"
 #include "coordinator/core/life/reaction.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/links.h"
+#include "coordinator/cluster/links.h"
 #include "coordinator/core/life/situation.h"
 #include "geopipe/v1/agent_service.pb.h"
 

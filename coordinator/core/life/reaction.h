@@ -10,7 +10,7 @@
 #include "coordinator/core/life/orders.h"
 #include "coordinator/core/run/job_state.h"
 #include "coordinator/core/run/run_checkpoints.h"
-#include "coordinator/core/telemetry/measured_links.h"
+#include "coordinator/cluster/measured_links.h"
 
 namespace geopipe {
 

@@ -7,7 +7,7 @@
 #include <set>
 #include <utility>
 
-#include "coordinator/core/cluster/link_traffic.h"
+#include "coordinator/cluster/link_traffic.h"
 #include "coordinator/core/telemetry/data_agreement.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/model/patience.h"

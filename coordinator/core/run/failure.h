@@ -9,7 +9,7 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
 

@@ -11,7 +11,7 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/process_grid.h"
 

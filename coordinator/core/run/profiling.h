@@ -10,8 +10,8 @@
 #include <set>
 #include <vector>
 
-#include "coordinator/core/cluster/allocation.h"
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/allocation.h"
+#include "coordinator/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/profile.h"

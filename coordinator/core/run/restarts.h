@@ -7,7 +7,7 @@
 #include <optional>
 #include <string>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "optimizer/base/splitmix64.h"
 
 namespace geopipe {

@@ -17,7 +17,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "coordinator/core/run/epoch.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "geopipe/v1/worker_service.pb.h"

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "optimizer/model/state_identity.h"
 

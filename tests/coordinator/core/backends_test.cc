@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/allocation.h"
+#include "coordinator/cluster/allocation.h"
 #include "coordinator/core/planning.h"
 #include "tests/coordinator/core/federation.h"
 

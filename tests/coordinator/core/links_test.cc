@@ -1,7 +1,7 @@
 // Links: when they are probed, what is made of the results, and what traffic adds.
 #include <catch2/catch.hpp>
 
-#include "coordinator/core/cluster/link_traffic.h"
+#include "coordinator/cluster/link_traffic.h"
 #include "tests/coordinator/core/federation.h"
 #include "tests/support/durations.h"
 

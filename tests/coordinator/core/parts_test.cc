@@ -4,7 +4,7 @@
 
 #include <catch2/catch.hpp>
 
-#include "coordinator/core/cluster/allocation.h"
+#include "coordinator/cluster/allocation.h"
 #include "coordinator/core/planning.h"
 #include "coordinator/core/run/job_state.h"
 #include "coordinator/core/run/profiling.h"

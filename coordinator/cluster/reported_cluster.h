@@ -9,8 +9,8 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/links.h"
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/links.h"
+#include "coordinator/cluster/names.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/cluster.h"
 

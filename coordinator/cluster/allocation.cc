@@ -1,4 +1,4 @@
-#include "coordinator/core/cluster/allocation.h"
+#include "coordinator/cluster/allocation.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>

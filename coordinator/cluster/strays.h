@@ -12,7 +12,7 @@
 #include <map>
 #include <string>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 
 namespace geopipe {
 

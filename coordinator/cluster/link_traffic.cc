@@ -1,11 +1,11 @@
-#include "coordinator/core/cluster/link_traffic.h"
+#include "coordinator/cluster/link_traffic.h"
 
 #include <algorithm>
 #include <limits>
 #include <map>
 #include <utility>
 
-#include "coordinator/core/cluster/links.h"
+#include "coordinator/cluster/links.h"
 #include "optimizer/simulator/measured_iteration.h"
 #include "proto/wire/control_wire.h"
 

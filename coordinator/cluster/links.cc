@@ -1,4 +1,4 @@
-#include "coordinator/core/cluster/links.h"
+#include "coordinator/cluster/links.h"
 
 #include <fmt/format.h>
 

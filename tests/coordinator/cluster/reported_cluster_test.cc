@@ -1,5 +1,5 @@
 // The cluster that the coordinator tells of, for plans made beside it, is the one that it plans with itself.
-#include "coordinator/core/cluster/reported_cluster.h"
+#include "coordinator/cluster/reported_cluster.h"
 
 #include <catch2/catch.hpp>
 #include <string>

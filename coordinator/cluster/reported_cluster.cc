@@ -1,4 +1,4 @@
-#include "coordinator/core/cluster/reported_cluster.h"
+#include "coordinator/cluster/reported_cluster.h"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "coordinator/core/cluster/allocation.h"
+#include "coordinator/cluster/allocation.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/model/groups/node_groups.h"
 #include "proto/wire/cluster_wire.h"

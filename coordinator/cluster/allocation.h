@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "geopipe/v1/cluster.pb.h"
 #include "optimizer/model/cluster.h"
 #include "optimizer/model/job_spec.h"

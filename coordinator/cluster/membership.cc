@@ -1,4 +1,4 @@
-#include "coordinator/core/cluster/membership.h"
+#include "coordinator/cluster/membership.h"
 
 #include <fmt/format.h>
 

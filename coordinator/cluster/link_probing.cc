@@ -1,4 +1,4 @@
-#include "coordinator/core/cluster/link_probing.h"
+#include "coordinator/cluster/link_probing.h"
 
 #include <fmt/format.h>
 

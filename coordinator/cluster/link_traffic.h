@@ -3,7 +3,7 @@
 
 #include <vector>
 
-#include "coordinator/core/telemetry/measured_links.h"
+#include "coordinator/cluster/measured_links.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/pipeline_costs.h"
 #include "optimizer/model/plan/plan_params.h"

@@ -15,9 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/core/cluster/links.h"
-#include "coordinator/core/cluster/membership.h"
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/links.h"
+#include "coordinator/cluster/membership.h"
+#include "coordinator/cluster/names.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "optimizer/base/splitmix64.h"
 

@@ -1,4 +1,4 @@
-#include "coordinator/core/telemetry/measured_links.h"
+#include "coordinator/cluster/measured_links.h"
 
 #include <algorithm>
 #include <vector>

@@ -1,4 +1,4 @@
-#include "coordinator/core/cluster/strays.h"
+#include "coordinator/cluster/strays.h"
 
 #include <algorithm>
 #include <utility>

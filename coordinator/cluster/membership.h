@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "coordinator/core/cluster/names.h"
+#include "coordinator/cluster/names.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/cluster.pb.h"
 #include "runtime/manifest/coordinator_config.h"
