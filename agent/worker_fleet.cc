@@ -156,6 +156,7 @@ void WorkerFleet::Refuse(const v1::WorkerId& id, std::string reason, Effects& ef
   *exit.mutable_worker() = id;
   exit.set_exit_code(1);
   exit.set_last_words(std::move(reason));
+  exit.set_not_started(true);
   report_(std::move(report));
 }
 
@@ -423,13 +424,17 @@ void WorkerFleet::Tell(const WorkerExited& exited, const Worker& worker, Effects
   exit.set_exit_code(exited.exit_code);
   exit.set_signal(exited.signal);
   exit.set_last_words(exited.last_words);
+  exit.set_not_started(exited.pid == 0);
   const bool expected = worker.kill_at_ns.has_value() || (exited.signal == 0 && exited.exit_code == 0);
   const std::string how = exited.signal != 0                     ? fmt::format("was killed by signal {}", exited.signal)
                           : exited.exit_code == kUnknownExitCode ? "ended; its exit code is not known"
                                                                  : fmt::format("exited with code {}", exited.exit_code);
   effects.emplace_back(
       WriteLog{expected ? LogLevel::kInfo : LogLevel::kWarning,
-               fmt::format("worker {} of job {} (pid {}) {}", NameOf(worker.id), worker.id.job(), exited.pid, how)});
+               exited.pid == 0
+                   ? fmt::format("worker {} of job {} was not started: {}", NameOf(worker.id), worker.id.job(),
+                                 exited.last_words)
+                   : fmt::format("worker {} of job {} (pid {}) {}", NameOf(worker.id), worker.id.job(), exited.pid, how)});
   if (exited.pid != 0) {
     untold_.emplace(Key{worker.id.device(), worker.id.incarnation()}, worker.id);
   }

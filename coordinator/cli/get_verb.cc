@@ -85,7 +85,9 @@ absl::StatusOr<Listing> ListSites(ControlClient& client, std::string_view name, 
                 sites.end());
   }
   GP_ASSIGN_OR_RETURN(const v1::ListLinksResponse links, client.ListLinks());
-  return Listing{.table = SiteTableOf(response, links, wide), .json = SitesToJson(response, links)};
+  return Listing{.table = SiteTableOf(response, links, wide),
+                 .json = SitesToJson(response, links),
+                 .below = SiteTroubles(response)};
 }
 
 absl::StatusOr<Listing> ListLinks(ControlClient& client, std::string_view site, bool wide) {

@@ -79,7 +79,8 @@ Table SiteTableOf(const v1::ListSitesResponse& sites, const v1::ListLinksRespons
       std::vector<std::string> row{
           site.name(),
           spec.node(),
-          fmt::format("{}{}", node.connected() ? "connected" : "lost", site.drained() ? ", drained" : ""),
+          fmt::format("{}{}{}", node.connected() ? "connected" : "lost", node.trouble().empty() ? "" : ", unfit",
+                      site.drained() ? ", drained" : ""),
           fmt::format("{}", spec.devices()),
           spec.device().kind(),
           HumanBytes(spec.device().memory_bytes()),
@@ -94,6 +95,19 @@ Table SiteTableOf(const v1::ListSitesResponse& sites, const v1::ListLinksRespons
   return table;
 }
 
+std::string SiteTroubles(const v1::ListSitesResponse& sites) {
+  std::string lines;
+  for (const v1::SiteStatus& site : sites.sites()) {
+    for (const v1::NodeStatus& node : site.nodes()) {
+      if (!node.trouble().empty()) {
+        lines += fmt::format("warning: node {}/{} has been unfit for {} and is tried again every 10 s: {}\n", site.name(),
+                             node.spec().node(), HumanAge(node.trouble_ns()), node.trouble());
+      }
+    }
+  }
+  return lines;
+}
+
 Json SitesToJson(const v1::ListSitesResponse& sites, const v1::ListLinksResponse& links) {
   Json json = Json::array();
   for (const v1::SiteStatus& site : sites.sites()) {
@@ -102,6 +116,8 @@ Json SitesToJson(const v1::ListSitesResponse& sites, const v1::ListLinksResponse
                       {"node", node.spec().node()},
                       {"connected", node.connected()},
                       {"drained", site.drained()},
+                      {"trouble", node.trouble().empty() ? Json() : Json(node.trouble())},
+                      {"trouble_s", node.trouble().empty() ? Json() : Json(Seconds(node.trouble_ns()))},
                       {"devices", node.spec().devices()},
                       {"kind", node.spec().device().kind()},
                       {"memory_bytes", node.spec().device().memory_bytes()},

@@ -46,6 +46,10 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
     }
   }
   const uint64_t reports_taken = admission.returning ? found->second.reports_taken : 0;
+  std::optional<NodeRecord::Trouble> trouble;
+  if (admission.returning) {
+    trouble = std::move(found->second.trouble);
+  }
   nodes_[key] = {.spec = hello.node(),
                  .version = hello.version(),
                  .host = hello.host(),
@@ -58,7 +62,8 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
                  .links = {hello.links().begin(), hello.links().end()},
                  .reports_taken = reports_taken,
                  .reports_acknowledged = admission.returning ? found->second.reports_acknowledged : 0,
-                 .orphan_grace_ns = hello.orphan_grace_ns()};
+                 .orphan_grace_ns = hello.orphan_grace_ns(),
+                 .trouble = std::move(trouble)};
   sessions_[session] = key;
   return admission;
 }
@@ -82,6 +87,31 @@ bool Membership::Take(const NodeKey& key, uint64_t sequence) {
   const bool fresh = sequence > node.reports_taken;
   node.reports_taken = std::max(node.reports_taken, sequence);
   return fresh;
+}
+
+void Membership::NoteTrouble(const NodeKey& key, int64_t now_ns, std::string why) {
+  if (const auto found = nodes_.find(key); found != nodes_.end()) {
+    std::optional<NodeRecord::Trouble>& trouble = found->second.trouble;
+    trouble = {.why = std::move(why), .since_ns = trouble.has_value() ? trouble->since_ns : now_ns, .last_ns = now_ns};
+  }
+}
+
+void Membership::EndTrouble(const NodeKey& key) {
+  if (const auto found = nodes_.find(key); found != nodes_.end()) {
+    found->second.trouble.reset();
+  }
+}
+
+bool Membership::Rests(const NodeKey& key) const {
+  const NodeRecord* node = Find(key);
+  return node != nullptr && node->rests(last_tick_ns_);
+}
+
+bool Membership::TakeRested(int64_t now_ns) {
+  const int64_t before_ns = std::exchange(last_rested_ns_, now_ns);
+  return std::ranges::any_of(nodes_, [&](const auto& entry) {
+    return entry.second.trouble.has_value() && !entry.second.rests(now_ns) && entry.second.rests(before_ns);
+  });
 }
 
 void Membership::Closed(SessionId session) {
@@ -116,6 +146,9 @@ std::vector<Membership::HealthChange> Membership::Tick(int64_t now_ns) {
   const int64_t pause_ns = last_tick_ns_ == 0 ? 0 : now_ns - last_tick_ns_;
   last_tick_ns_ = now_ns;
   for (auto& [key, node] : nodes_) {
+    if (node.trouble.has_value() && now_ns - node.trouble->last_ns >= kTroubleForgottenAfterNs) {
+      node.trouble.reset();
+    }
     if (pause_ns > limits_.suspect_after_ns) {
       node.last_heard_ns = std::min(now_ns, node.last_heard_ns + pause_ns);
       node.claimed_ns = std::max(node.claimed_ns, node.last_heard_ns);  // not heard from since

@@ -34,6 +34,13 @@ struct NodeRecord {
   uint64_t reports_taken = 0;  // number of the last one of this incarnation
   uint64_t reports_acknowledged = 0;
   int64_t orphan_grace_ns = 0;  // of its workers; 0: not told
+  // Trouble of workers there that is the node's: a start that failed, a disk that cannot be read.
+  struct Trouble {
+    std::string why;
+    int64_t since_ns = 0;
+    int64_t last_ns = 0;
+  };
+  std::optional<Trouble> trouble = std::nullopt;  // until workers do well there, or nobody has tried for long
   // The agent process that wants this one's place, and since when.
   uint64_t claimant = 0;
   int64_t claimed_ns = 0;
@@ -44,12 +51,17 @@ struct NodeRecord {
   bool well() const { return session.has_value() && health == NodeHealth::kAlive; }
   // True when the node has failed and its stream is down.
   bool gone() const { return !session.has_value() && health == NodeHealth::kFailed; }
+  // True while a trouble is so fresh that nothing new is tried there.
+  bool rests(int64_t now_ns) const { return trouble.has_value() && now_ns - trouble->last_ns < kTroubleRestNs; }
+  static constexpr int64_t kTroubleRestNs = 10'000'000'000;
 };
 
 class Membership {
  public:
   // A node that is gone is remembered for so long, so that people see what is missing; less when its place is needed.
   static constexpr int64_t kForgottenAfterNs = int64_t{3600} * 1'000'000'000;
+  // So is a trouble that nothing was tried to see the end of.
+  static constexpr int64_t kTroubleForgottenAfterNs = int64_t{600} * 1'000'000'000;
 
   Membership(std::string version, MembershipLimits limits) : version_(std::move(version)), limits_(limits) {}
 
@@ -70,6 +82,13 @@ class Membership {
   bool Take(const NodeKey& key, uint64_t sequence);
   // REQUIRES: the node is registered.
   void NoteAcknowledged(const NodeKey& key, uint64_t sequence) { nodes_.at(key).reports_acknowledged = sequence; }
+  void NoteTrouble(const NodeKey& key, int64_t now_ns, std::string why);
+  // Workers do well there.
+  void EndTrouble(const NodeKey& key);
+  // True while nothing new is tried there, as of the latest Tick.
+  bool Rests(const NodeKey& key) const;
+  // True when a node may be tried again since the call before.
+  bool TakeRested(int64_t now_ns);
   // The stream has ended; the node stays registered and fails when it is silent for too long.
   void Closed(SessionId session);
 
@@ -95,6 +114,7 @@ class Membership {
   const std::string version_;
   const MembershipLimits limits_;
   int64_t last_tick_ns_ = 0;
+  int64_t last_rested_ns_ = 0;
   std::map<NodeKey, NodeRecord> nodes_;
   std::map<SessionId, NodeKey> sessions_;
 };

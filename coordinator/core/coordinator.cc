@@ -151,6 +151,9 @@ void Coordinator::On(Now /*now*/, IterationsLoaded& event) {
 
 void Coordinator::On(Now now, Tick& /*event*/) {
   agents_.OnTick(now);
+  if (membership_.TakeRested(now.ns)) {
+    outbox_.AskToSchedule();
+  }
   strays_.OnTick(now.ns);
   NoteUnheard(now);
   for (Job* job : jobs_.InOrder()) {

@@ -85,6 +85,7 @@ class Coordinator {
   void Forgive(Now now);
   // Logs the notice and keeps it for those who watch the job.
   void Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice);
+  void NoteTroubles(Now now, Job& job, const Reaction& reaction);
   void NoteLosses(Now now, Job& job, const Reaction& reaction);
   void NoteSaving(Now now, Job& job, const Reaction& reaction);
   void NoteNewEvaluations(Job& job);

@@ -91,7 +91,10 @@ void Coordinator::Drive(Now now, Job& job) {
   }
   for (int steps = 0; job.run != nullptr; ++steps) {
     GP_CHECK(steps < kMaxSteps, "job {} decides without end in {}", job.name(), JobStateName(job.state()));
-    job.run->See({.leaving = placement_.DrainedOf(*job.run), .exit = job.exit, .closing = job.closing});
+    job.run->See({.leaving = placement_.DrainedOf(*job.run),
+                  .exit = job.exit,
+                  .closing = job.closing,
+                  .unfit_since_ns = job.unfit_since_ns});
     std::optional<Reaction> reaction = job.run->Step(now.ns, next_incarnation_);
     if (!reaction.has_value()) {
       break;
@@ -114,6 +117,7 @@ void Coordinator::React(Now now, Job& job, Reaction reaction) {
   }
   agents_.Send(std::move(reaction.sends));
   ledger_.Note(job);
+  NoteTroubles(now, job, reaction);
   NoteLosses(now, job, reaction);
   NoteSaving(now, job, reaction);
   if (reaction.iterations_finished > 0) {
@@ -194,6 +198,7 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
   const JobLife& life = job.run->life();
   switch (to) {
     case v1::JOB_STATE_PLANNING:
+      std::ranges::for_each(life.nodes, [&](const NodeKey& node) { membership_.EndTrouble(node); });
       NoteCheckpoints(job, nullptr, now.unix_ns);  // nodes have reported their folders
       *job.detail.mutable_profile() = ToProto(life.profile);
       break;
@@ -206,6 +211,9 @@ void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause)
       NoteEpochEnded(job, job.run->crew().reached, now.unix_ns);
       break;
     case v1::JOB_STATE_RUNNING:
+      std::ranges::for_each(life.nodes, [&](const NodeKey& node) { membership_.EndTrouble(node); });
+      NoteCheckpoints(job, nullptr, now.unix_ns);
+      [[fallthrough]];
     case v1::JOB_STATE_PAUSED:
     case v1::JOB_STATE_REPLANNING:
       NoteRecovered(job, now.unix_ns);

@@ -28,7 +28,8 @@ void Coordinator::NoteUnheard(Now now) {
     }
     for (const NodeKey& key : nodes) {
       const NodeRecord* node = membership_.Find(key);
-      if (node != nullptr && node->well()) {
+      const bool is_unfit = job->unfit_since_ns.has_value() && node != nullptr && node->trouble.has_value();
+      if (node != nullptr && node->well() && !is_unfit) {
         job->unheard_ns.erase(key);
       } else {
         job->unheard_ns[key] += passed_ns;
@@ -77,11 +78,23 @@ Exit Coordinator::LeaveGone(Job& job, const std::set<NodeKey>& gone, const std::
     job.stays = fmt::format("it cannot go on at the others: {}", target.reason);
     return {};
   }
-  return {
-      .why = Exit::Why::kGone,
-      .cause = fmt::format("{} {} {} not been heard from for {}; the job goes on at {}",
-                           gone.size() == 1 ? "node" : "nodes", DisplayNames(gone), gone.size() == 1 ? "has" : "have",
-                           FormatSeconds(job.spec.grace_ns), fmt::join(target.allocation->site_names(), ", "))};
+  std::vector<NodeKey> silent;
+  std::string why;
+  for (const NodeKey& key : gone) {
+    const NodeRecord* node = membership_.Find(key);
+    if (node != nullptr && node->well() && node->trouble.has_value()) {
+      why += fmt::format("node {} has been unfit for {}: {}; ", DisplayName(key), FormatSeconds(job.spec.grace_ns),
+                         node->trouble->why);
+    } else {
+      silent.push_back(key);
+    }
+  }
+  if (!silent.empty()) {
+    why += fmt::format("{} {} {} not been heard from for {}; ", silent.size() == 1 ? "node" : "nodes",
+                       DisplayNames(silent), silent.size() == 1 ? "has" : "have", FormatSeconds(job.spec.grace_ns));
+  }
+  return {.why = Exit::Why::kGone,
+          .cause = fmt::format("{}the job goes on at {}", why, fmt::join(target.allocation->site_names(), ", "))};
 }
 
 Exit Coordinator::LeaveDrained(Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without) const {
@@ -102,8 +115,8 @@ Exit Coordinator::ComeBack(Job& job) const {
   const std::set<NodeKey>& present = job.run->life().nodes;
   std::set<NodeKey> missing = job.home;
   std::erase_if(missing, [&](const NodeKey& key) {
-    return present.contains(key) || !membership_.IsUsable(key) || placement_.IsDrained(key.site) ||
-           job.unfit.contains(key);
+    return present.contains(key) || !membership_.IsUsable(key) || membership_.Find(key)->trouble.has_value() ||
+           placement_.IsDrained(key.site) || job.unfit.contains(key);
   });
   if (missing.empty()) {
     job.return_due = false;

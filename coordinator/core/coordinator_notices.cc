@@ -17,6 +17,28 @@ void Coordinator::Notify(Now now, Job& job, LogLevel level, v1::JobNotice notice
   outbox_.NoteChanged(job.name());
 }
 
+// Notes which nodes are in trouble, and for how long that alone has kept the job from an iteration: a pause between two
+// troubles begins anew.
+void Coordinator::NoteTroubles(Now now, Job& job, const Reaction& reaction) {
+  constexpr int64_t kPauseNs = 180'000'000'000;
+  if (reaction.iterations_finished > 0) {
+    job.unfit_since_ns.reset();
+  }
+  if (!reaction.loss.has_value()) {
+    return;
+  }
+  for (const LostWorker& lost : reaction.loss->workers) {
+    if (!lost.of_node) {
+      continue;
+    }
+    membership_.NoteTrouble(lost.worker.node_key(), now.ns, lost.cause);
+    if (!job.unfit_since_ns.has_value() || now.ns - job.unfit_last_ns > kPauseNs) {
+      job.unfit_since_ns = now.ns;
+    }
+    job.unfit_last_ns = now.ns;
+  }
+}
+
 // A job that loses workers again before it finishes an iteration gets nowhere, whichever worker is lost.
 void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
   v1::JobSummary& summary = *job.detail.mutable_summary();

@@ -23,6 +23,7 @@ namespace {
 
 constexpr size_t kMaxCauseBytes = 8192;
 constexpr int kMaxRecoveries = 1000;  // limit on listed ones
+constexpr int kMaxLostWorkers = 100;  // of one recovery; the latest are listed
 
 void FillLive(const Job& job, v1::JobSummary& summary) {
   summary.set_iterations_done(job.iterations().next());
@@ -33,7 +34,7 @@ void FillLive(const Job& job, v1::JobSummary& summary) {
     summary.set_cause(job.waiting_for);
   } else if (std::string waits_for = job.run == nullptr ? "" : job.run->WaitsFor(); !waits_for.empty()) {
     summary.set_cause(job.stays.empty() ? std::move(waits_for) : fmt::format("{}; {}", waits_for, job.stays));
-  } else if (!job.stays.empty()) {
+  } else if (!job.stays.empty() && !IsFinal(job.state())) {
     summary.set_cause(job.stays);
   }
   summary.set_trouble(TroubleOf(job));
@@ -244,14 +245,17 @@ void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_no
     recovery.set_lost_ns(loss.stalled_ns);
     all.DeleteSubrange(0, std::max(0, all.size() - kMaxRecoveries));
   }
-  for (const auto& [key, cause] : loss.workers) {
-    v1::LostWorker& lost = *all.rbegin()->add_workers();
-    lost.set_site(key.site);
-    lost.set_node(key.node);
-    lost.set_device(key.device);
-    lost.set_cause(Shown(cause));
+  auto& workers = *all.rbegin()->mutable_workers();
+  for (const LostWorker& each : loss.workers) {
+    v1::LostWorker& lost = *workers.Add();
+    lost.set_site(each.worker.site);
+    lost.set_node(each.worker.node);
+    lost.set_device(each.worker.device);
+    lost.set_cause(Shown(each.cause));
+    lost.set_of_node(each.of_node);
     lost.set_unix_time_ns(unix_now_ns);
   }
+  workers.DeleteSubrange(0, std::max(0, workers.size() - kMaxLostWorkers));
 }
 
 void NoteRecovered(Job& job, int64_t unix_now_ns) {

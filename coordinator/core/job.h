@@ -57,7 +57,9 @@ struct Job {
   std::set<NodeKey> home;                 // of its runs
   std::set<NodeKey> before;               // of the latest run that did an iteration
   std::set<NodeKey> unfit;                // those that a run was to come back to and failed with
-  std::map<NodeKey, int64_t> unheard_ns;  // of its nodes, for how long
+  std::map<NodeKey, int64_t> unheard_ns;  // of its nodes, or in trouble, for how long
+  std::optional<int64_t> unfit_since_ns;  // since when troubles of nodes, and nothing else, keep it from an iteration
+  int64_t unfit_last_ns = 0;              // the latest of them
   bool needs_home = false;                // the job does not fit on fewer nodes
   bool return_due = false;                // a checkpoint was written: nodes that are back may be used again
   std::string stays;                      // why it does not leave nodes that it should; empty: it need not

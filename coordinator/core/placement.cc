@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/utf8.h"
 
 namespace geopipe {
 namespace {
@@ -63,7 +64,7 @@ std::vector<NodeOffer> Placement::OffersFor(const Job& job, const Job* own, cons
   std::vector<NodeOffer> offers = Offers(own);
   links_.AddMeasuredNetworks(job, offers);
   std::erase_if(offers, [&](const NodeOffer& offer) {
-    return job.unfit.contains(offer.key) || without.contains(offer.key) ||
+    return job.unfit.contains(offer.key) || without.contains(offer.key) || membership_.Rests(offer.key) ||
            (goes_on && (offer.free.empty() || !CanRun(offer, job.options.backend)));
   });
   return offers;
@@ -77,6 +78,13 @@ AllocationDecision Placement::Decide(const Job& job, const std::set<NodeKey>& pr
         std::ranges::find_if(job.spec.placement.sites, [&](const std::string& site) { return IsDrained(site); });
     if (!decision.allocation.has_value() && drained != job.spec.placement.sites.end()) {
       decision.reason = AwaitsDrained(*drained);
+    }
+    for (const auto& [key, node] : membership_.nodes()) {
+      const bool is_meant = job.spec.placement.sites.empty() ||
+                            std::ranges::find(job.spec.placement.sites, key.site) != job.spec.placement.sites.end();
+      if (!decision.allocation.has_value() && is_meant && membership_.Rests(key)) {
+        decision.reason += fmt::format("; node {} is unfit: {}", DisplayName(key), node.trouble->why);
+      }
     }
     return decision;
   }
@@ -178,6 +186,11 @@ std::optional<std::string> Placement::AwaitedBy(const Job& job) const {
     } else if (!membership_.IsUsable(key)) {
       if (job.needs_home || job.spec.on_site_loss == OnSiteLoss::kWait || !job.IsGone(key)) {
         return fmt::format("waiting for agent {}, which is silent", DisplayName(key));
+      }
+    } else if (membership_.Rests(key)) {
+      if (job.needs_home || job.spec.on_site_loss == OnSiteLoss::kWait || !job.IsGone(key)) {
+        return fmt::format("waiting for node {}, which is unfit and tried again every 10 s: {}", DisplayName(key),
+                           membership_.Find(key)->trouble->why);
       }
     } else if (HasStray(job, key)) {
       return fmt::format("waiting for its workers on {} to end", DisplayName(key));
@@ -304,6 +317,10 @@ absl::StatusOr<v1::ListSitesResponse> Placement::On(Now now, const ListSites& /*
     status.set_incarnation(node.incarnation);
     status.set_version(node.version);
     status.set_last_heartbeat_age_ns(std::max<int64_t>(0, now.ns - node.last_heard_ns));
+    if (node.trouble.has_value()) {
+      status.set_trouble(ToUtf8(node.trouble->why));
+      status.set_trouble_ns(now.ns - node.trouble->since_ns);
+    }
     for (const Job* job : running) {
       if (job->run->life().nodes.contains(key)) {
         const auto workers = std::ranges::count_if(job->run->life().posts, [&](const auto& entry) {

@@ -16,6 +16,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/file_format.h"
+#include "runtime/base/trouble.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe {
@@ -74,7 +75,7 @@ absl::Status CannotWrite(int error_number, const fs::path& path) {
                                   : error_number == EFBIG ? "; raise the limit on a file's size (ulimit -f)"
                                   : error_number == EROFS ? "; choose another folder"
                                                           : "";
-  return absl::Status(status.code(), fmt::format("{}{}", std::string(status.message()), remedy));
+  return Reworded(status, fmt::format("{}{}", std::string(status.message()), remedy));
 }
 
 bool IsUnreadPipe(int error_number, const fs::path& path) {
@@ -132,7 +133,7 @@ fs::path LinkedFile(fs::path path) {
 absl::Status ErrnoStatus(int error_number, std::string_view what) {
   // strerror replaces Abseil's text, which comes from a table that all threads share behind a guard that
   // ThreadSanitizer cannot see.
-  return {absl::ErrnoToStatusCode(error_number), fmt::format("{}: {}", what, std::strerror(error_number))};
+  return OfNode({absl::ErrnoToStatusCode(error_number), fmt::format("{}: {}", what, std::strerror(error_number))});
 }
 
 absl::StatusOr<std::string> ReadFile(const fs::path& path, size_t max_bytes) {

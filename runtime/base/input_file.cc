@@ -11,6 +11,7 @@
 
 #include "optimizer/base/check.h"
 #include "runtime/base/file_format.h"
+#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -19,15 +20,16 @@ absl::Status OpenError(const std::string& path, int error) {
   switch (error) {
     case ENOENT:
     case ENOTDIR:
-      return absl::NotFoundError(fmt::format("{}: no such file on this node", path));
+      return OfNode(absl::NotFoundError(fmt::format("{}: no such file on this node", path)));
     case EACCES:
     case EPERM:
-      return absl::PermissionDeniedError(
-          fmt::format("{}: not readable by user id {}; give it read permission", path, geteuid()));
+      return OfNode(absl::PermissionDeniedError(
+          fmt::format("{}: not readable by user id {}; give it read permission", path, geteuid())));
     case ENXIO:
       return absl::FailedPreconditionError(fmt::format("{}: is a socket or a device; name a regular file", path));
     default:
-      return absl::FailedPreconditionError(fmt::format("{}: cannot be opened: {}", path, std::strerror(error)));
+      return OfNode(
+          absl::FailedPreconditionError(fmt::format("{}: cannot be opened: {}", path, std::strerror(error))));
   }
 }
 
@@ -58,9 +60,9 @@ absl::Status InputFile::Read(int64_t offset, std::span<std::byte> out) const {
       continue;
     }
     if (got < 0) {
-      return absl::DataLossError(
+      return OfNode(absl::DataLossError(
           fmt::format("{}: {} bytes at {} cannot be read: {}; check the disk and restore the file", path_, out.size(),
-                      offset, std::strerror(errno)));
+                      offset, std::strerror(errno))));
     }
     if (got == 0) {
       return absl::DataLossError(fmt::format(

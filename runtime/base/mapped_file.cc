@@ -9,6 +9,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/input_file.h"
+#include "runtime/base/trouble.h"
 
 namespace geopipe {
 
@@ -20,9 +21,9 @@ absl::StatusOr<MappedFile> MappedFile::Open(const std::string& path) {
   const auto size = static_cast<size_t>(file.bytes());
   void* address = mmap(nullptr, size, PROT_READ, MAP_PRIVATE, file.fd(), 0);
   if (address == MAP_FAILED) {
-    return absl::ResourceExhaustedError(
+    return OfNode(absl::ResourceExhaustedError(
         fmt::format("{}: {} bytes cannot be mapped: {}; raise vm.max_map_count or the address-space limit", path, size,
-                    std::strerror(errno)));
+                    std::strerror(errno))));
   }
   return MappedFile(path, std::span(static_cast<const std::byte*>(address), size));
 }

@@ -13,6 +13,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/crc32c.h"
+#include "runtime/base/trouble.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
 #include "runtime/checkpoint/checkpoint_units.h"
@@ -156,7 +157,7 @@ absl::Status Checkpoint::ReadPlace(const Place& place, std::span<const Run> runs
   const std::string path = PathOf(place.file->name);
   const TensorRange& range = place.entry->range;
   const auto with_tensor = [&](const absl::Status& status) {
-    return absl::Status(status.code(), fmt::format("tensor {}: {}", range.name, std::string(status.message())));
+    return Reworded(status, fmt::format("tensor {}: {}", range.name, std::string(status.message())));
   };
   const absl::StatusOr<CheckpointFile> file = CheckpointFile::Open(path);
   if (!file.ok()) {

@@ -15,6 +15,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/trouble.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/new_file.h"
 
@@ -114,8 +115,7 @@ absl::StatusOr<std::string> BeginCheckpoint(const std::string& root, int64_t ite
   std::error_code error;
   if (!fs::is_directory(folder, error)) {
     if (const absl::Status made = MakeFolder(folder); !made.ok()) {
-      return absl::Status(made.code(),
-                          fmt::format("{}; choose another folder for checkpoints", std::string(made.message())));
+      return Reworded(made, fmt::format("{}; choose another folder for checkpoints", std::string(made.message())));
     }
     GP_RETURN_IF_ERROR(SyncFolder(root));
   }

@@ -7,6 +7,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/trouble.h"
 #include "runtime/checkpoint/new_file.h"
 
 namespace geopipe {
@@ -14,7 +15,7 @@ namespace geopipe {
 absl::Status CheckpointRoot::Check() {
   if (!file_system_.has_value()) {
     if (const absl::Status made = MakeFolder(path_); !made.ok()) {
-      return {made.code(), fmt::format("{}; choose another folder for checkpoints", std::string(made.message()))};
+      return Reworded(made, fmt::format("{}; choose another folder for checkpoints", std::string(made.message())));
     }
     GP_RETURN_IF_ERROR(NewFile::Create(path_ + "/writable").status());  // gone with the value
   }

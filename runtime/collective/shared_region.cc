@@ -10,6 +10,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/files.h"
+#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -23,10 +24,10 @@ int64_t RegionBytes(int32_t ranks) {
 }
 
 absl::Status NoMemory(int64_t bytes, int error_number) {
-  return absl::ResourceExhaustedError(
+  return OfNode(absl::ResourceExhaustedError(
       fmt::format("no {} bytes of memory for the collective operations of a group ({}); free some, or give the "
                   "worker's container more",
-                  bytes, std::strerror(error_number)));
+                  bytes, std::strerror(error_number))));
 }
 
 }  // namespace

@@ -5,6 +5,8 @@
 #include <string>
 #include <string_view>
 
+#include "runtime/base/trouble.h"
+
 namespace geopipe {
 namespace {
 
@@ -17,7 +19,7 @@ absl::Status OfEvaluation(const absl::Status& status) {
       text.replace(at, key.size(), own);
     }
   }
-  return absl::Status(status.code(), text);
+  return Reworded(status, text);
 }
 
 }  // namespace

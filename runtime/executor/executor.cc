@@ -10,6 +10,7 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/schedule/forward_only.h"
+#include "runtime/base/trouble.h"
 #include "runtime/executor/channels.h"
 #include "runtime/tensor/staging.h"
 
@@ -20,8 +21,7 @@ absl::Status At(int64_t iteration, const std::string& where, const absl::Status&
   if (status.ok() || absl::IsCancelled(status)) {
     return status;
   }
-  return absl::Status(status.code(),
-                      fmt::format("iteration {}, {}: {}", iteration, where, std::string(status.message())));
+  return Reworded(status, fmt::format("iteration {}, {}: {}", iteration, where, std::string(status.message())));
 }
 
 // The action that takes the result of `action`: on this rank if it has the next stage too, else the SEND.

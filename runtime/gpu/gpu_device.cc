@@ -13,6 +13,7 @@
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/thread_name.h"
+#include "runtime/base/trouble.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/gpu/open_port.h"
 
@@ -80,8 +81,8 @@ GpuDevice::GpuDevice(const GpPort& port, int32_t ordinal, const GpDeviceProperti
 
 absl::Status GpuDevice::Start(const GpDeviceProperties& properties) {
   if (!bell_->fd.valid()) {
-    return absl::ResourceExhaustedError(
-        fmt::format("{} cannot be used: no event file descriptor is left; raise the limit of open files", name_));
+    return OfNode(absl::ResourceExhaustedError(
+        fmt::format("{} cannot be used: no event file descriptor is left; raise the limit of open files", name_)));
   }
   GP_RETURN_IF_ERROR(Enter());
   GpVersions versions = {};
@@ -150,7 +151,7 @@ absl::Status GpuDevice::StatusOf(GpResult result, std::string_view doing) {
   }
   const absl::Status error = GpuError(port_, result, doing);
   if (result == kGpOutOfMemory || result == kGpUnsupported) {
-    return {error.code(), fmt::format("{}: {}", name_, std::string(error.message()))};
+    return Reworded(error, fmt::format("{}: {}", name_, std::string(error.message())));
   }
   return Fail({error.code(), fmt::format("{} has failed: {}; restart the worker, and check the driver's log (dmesg) if "
                                          "it fails again",

@@ -10,6 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -142,7 +143,7 @@ absl::Status GpuError(const GpPort& port, GpResult result, std::string_view doin
   const std::string message = fmt::format("{}: {}", doing, port.runtime.last_error());
   switch (result) {
     case kGpOutOfMemory:
-      return absl::ResourceExhaustedError(message);
+      return OfNode(absl::ResourceExhaustedError(message));
     case kGpUnsupported:
       return absl::UnimplementedError(message);
     default:

@@ -6,7 +6,7 @@
 //   metrics: 127.0.0.1:9464         # Prometheus scrapes it; port 0: any free one; empty: none
 //   state_dir: /var/lib/geopipe     # holds jobs.sqlite; made if missing
 //   heartbeat: {interval: 500ms, suspect_after: 2s, failed_after: 5s}
-//   timeouts: {start: 60s, profile: 300s, prepare: 60s, commit: 30s, progress: 600s, stuck: 5s,
+//   timeouts: {start: 60s, start_trouble: 15m, profile: 300s, prepare: 60s, commit: 30s, progress: 600s, stuck: 5s,
 //     failure_grace: 1s, stop_grace: 3s}
 //   probe_interval: 60s             # 0: links are not probed
 //   limits: {agents: 1024, jobs: 1000, watches: 256, inbox: 4096, restarts_per_hour: 4}
@@ -40,6 +40,7 @@ struct JobRunLimits {
   int64_t failure_grace_ns = 1'000'000'000;       // see FailureDiagnosis
   int64_t stop_grace_ns = 3'000'000'000;          // from a polite stop to SIGKILL
   int64_t restarts_per_hour = 4;                  // of one worker; 0: the loss of one is the job's end
+  int64_t start_trouble_ns = 900'000'000'000;     // without an iteration, for want of a fit node, until a job fails
   int64_t rest_ns = 86'400'000'000'000;           // wait of a paused or finished worker for an agent
   size_t max_iterations_kept = 100'000;           // summaries kept for late watchers
   int64_t actions_interval_ns = 500'000'000;      // every action is reported of iterations so far apart, or farther

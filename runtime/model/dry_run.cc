@@ -7,6 +7,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -42,8 +43,8 @@ absl::Status RunPasses(const std::vector<Action>& actions, const std::vector<Tra
       TransformerStage* const stage = stages.at(action.stage);
       GP_CHECK(stage != nullptr, "{} is no action of this rank", ToString(action));
       if (const absl::Status status = Pass(action, *stage); !status.ok()) {
-        return absl::Status(status.code(), fmt::format("iteration {}, {} on rank {}: {}", first_iteration,
-                                                       ToString(action), rank, std::string(status.message())));
+        return Reworded(status, fmt::format("iteration {}, {} on rank {}: {}", first_iteration, ToString(action), rank,
+                                            std::string(status.message())));
       }
     }
   }

@@ -11,6 +11,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -294,11 +295,11 @@ absl::Status Allocator::Exhausted(int64_t bytes, MemoryCategory category) const 
   const bool stages = space_ == MemorySpace::kHost && device_.space() == MemorySpace::kDevice;
   const std::string_view name = MemoryCategoryName(category);
   if (limit_bytes_ != kUnlimitedMemoryBytes && bytes <= limit_bytes_ - held_.bytes) {
-    return absl::ResourceExhaustedError(fmt::format(
+    return OfNode(absl::ResourceExhaustedError(fmt::format(
         "the {} has no {} bytes for {} left, though this worker uses {} of the {} that it may ({}); free what others "
         "hold there, or {}",
         stages ? "host" : "device", bytes, name, total_.bytes, limit_bytes_, in_use,
-        stages ? "use fewer devices on it" : "give the agent a smaller devices.memory"));
+        stages ? "use fewer devices on it" : "give the agent a smaller devices.memory")));
   }
   if (stages && limit_bytes_ != kUnlimitedMemoryBytes) {
     return absl::ResourceExhaustedError(fmt::format(
@@ -308,10 +309,10 @@ absl::Status Allocator::Exhausted(int64_t bytes, MemoryCategory category) const 
         bytes, name, limit_bytes_, total_.bytes, in_use, ready));
   }
   if (limit_bytes_ == kUnlimitedMemoryBytes) {
-    return absl::ResourceExhaustedError(fmt::format(
+    return OfNode(absl::ResourceExhaustedError(fmt::format(
         "the host has no {} bytes for {} beside the {} in use ({}); give it more memory, use more stages, or "
         "more replicas with ZeRO",
-        bytes, name, total_.bytes, in_use));
+        bytes, name, total_.bytes, in_use)));
   }
   return absl::ResourceExhaustedError(
       fmt::format("{} bytes for {} do not fit into the device's memory of {} bytes, of which {} are in use ({}); give "

@@ -9,6 +9,7 @@
 #include <variant>
 
 #include "runtime/base/backoff.h"
+#include "runtime/base/trouble.h"
 #include "runtime/base/utf8.h"
 
 namespace geopipe {
@@ -260,6 +261,7 @@ void WorkerControl::Fail(const absl::Status& status, const std::optional<v1::Che
   v1::WorkerReport report;
   report.mutable_failure()->set_code(static_cast<int>(status.code()));
   report.mutable_failure()->set_message(ToUtf8(Text(status)));
+  report.mutable_failure()->set_of_node(IsOfNode(status));
   if (unreadable.has_value()) {
     *report.mutable_failure()->mutable_unreadable() = *unreadable;
   }

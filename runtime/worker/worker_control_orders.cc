@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "proto/wire/telemetry_wire.h"
+#include "runtime/base/trouble.h"
 #include "runtime/base/utf8.h"
 #include "runtime/worker/worker_control.h"
 
@@ -407,6 +408,7 @@ void WorkerControl::Park(const absl::Status& status) {
   v1::FailureReport& failure = *report.mutable_failure();
   failure.set_code(static_cast<int>(status.code()));
   failure.set_message(ToUtf8(std::string(status.message())));
+  failure.set_of_node(IsOfNode(status));
   failure.set_parked(true);
   failure.set_next_iteration(next_iteration_);
   FillStates(failure.mutable_states());

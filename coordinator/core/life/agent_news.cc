@@ -22,6 +22,7 @@ void AgentNews::OnExit(const WorkerKey& key, const v1::WorkerExit& exit) {
     return;
   }
   WorkerFacts& worker = crew_.workers.at(key);
+  const bool was_attached = worker.attached();
   worker.stage = Stage::kEnded;
   worker.alone_since_ns.reset();
   const bool orderly = Here().Finished(worker) && exit.signal() == 0 && exit.exit_code() == 0;
@@ -30,9 +31,10 @@ void AgentNews::OnExit(const WorkerKey& key, const v1::WorkerExit& exit) {
   if (orderly || life_.posts.at(key).duty == Post::Duty::kLost) {
     return;
   }
-  FailureEvidence evidence = EvidenceOf(key, exit);
+  FailureEvidence evidence = EvidenceOf(key, exit, was_attached);
   if (worker.trouble.empty()) {
     worker.trouble = evidence.sentence;
+    worker.of_node = evidence.of_node;
   }
   if (exit.signal() != 0 || !worker.failed) {
     crew_.diagnosis.Add(now_ns_, std::move(evidence));
@@ -44,6 +46,7 @@ void AgentNews::OnSilent(const WorkerKey& key, const v1::WorkerSilent& silent) {
   if (life_.posts.at(key).duty == Post::Duty::kLost) {
     return;
   }
+  worker.of_node = false;
   worker.trouble =
       fmt::format("worker {} (site {}, pid {}) is alive but has been silent for {}: it is stopped or stuck",
                   DisplayName(key), key.site, silent.pid(), FormatSeconds(silent.silent_ns()));
@@ -69,6 +72,7 @@ void AgentNews::OnNodeReturned(const NodeKey& node, const std::map<WorkerKey, Li
       if (before == Sight::kOutOfReach) {  // the worker was only out of reach
         life_.posts.at(key).duty = Post::Duty::kServes;
         worker.trouble.clear();
+        worker.of_node = false;
       }
     } else if (before == Sight::kOutOfReach) {
       worker.alone_since_ns = now_ns_;  // the worker may have lost its agent a moment ago
@@ -150,6 +154,7 @@ void AgentNews::NoteSilence() {
         DisplayName(silence.node), silence.node.site, FormatSeconds(silence.silent_ns), DisplayNames(workers));
     for (const WorkerKey& key : workers) {
       crew_.workers.at(key).trouble = sentence;
+      crew_.workers.at(key).of_node = false;
       crew_.workers.at(key).sight = Sight::kOutOfReach;
     }
     crew_.diagnosis.Add(

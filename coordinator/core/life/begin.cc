@@ -55,7 +55,7 @@ EpochFacts FactsOf(const Situation& s) {
                    .end_iteration = s.life.end(),
                    .told_iterations = std::min(s.told.iterations.next(), s.told.evaluations.next()),
                    .secret = s.life.secret,
-                   .checkpoints = s.life.Checkpoints(),
+                   .checkpoints = s.crew.Readable(s.now_ns, s.life.Checkpoints()),
                    .may_go_back = s.life.may_go_back};
   for (const auto& [key, worker] : s.crew.workers) {
     const Post::Duty duty = s.life.posts.at(key).duty;

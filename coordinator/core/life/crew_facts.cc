@@ -15,6 +15,15 @@ std::vector<NodeKey> CrewFacts::unheard() const {
   return nodes;
 }
 
+std::vector<CheckpointIdentity> CrewFacts::Readable(int64_t now_ns, std::vector<CheckpointIdentity> checkpoints) const {
+  std::vector<CheckpointIdentity> readable = checkpoints;
+  std::erase_if(readable, [&](const CheckpointIdentity& each) {
+    const auto found = std::ranges::find(unread, each, &Unread::checkpoint);
+    return found != unread.end() && now_ns < found->passed_over_until_ns;
+  });
+  return readable.empty() ? checkpoints : readable;
+}
+
 void CrewFacts::Forgive(int64_t pause_ns) {
   times.since_ns += pause_ns;
   times.recover_at_ns += pause_ns;

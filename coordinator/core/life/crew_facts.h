@@ -48,6 +48,14 @@ struct Surroundings {
   std::set<std::string> leaving;  // sites that the job has to leave
   Exit exit;
   std::string closing;  // the job is to be cancelled for this reason when its state is in a checkpoint; empty: not
+  std::optional<int64_t> unfit_since_ns = std::nullopt;  // since when nodes' troubles keep it from its next iteration
+};
+
+// A checkpoint that some node could not read, though nobody has found it damaged.
+struct Unread {
+  CheckpointIdentity checkpoint;
+  int64_t since_ns = 0;
+  int64_t passed_over_until_ns = 0;
 };
 
 // Attempts to have a state written.
@@ -74,6 +82,7 @@ struct CrewFacts {
   bool plan_asked = false;
   bool secret_asked = false;
   PlanRollout rollout;
+  std::vector<Unread> unread;
   std::string lacking;             // its nodes lack files of the checkpoint that they were to read, others have them
   std::optional<int64_t> ends_at;  // some member has ended the epoch there, so all will
   int64_t reached = 0;             // iterations that some rank has finished
@@ -106,6 +115,8 @@ struct CrewFacts {
     times.since_ns = now_ns;
     undriven.clear();
   }
+  // Checkpoints of these to begin with: all but those that are passed over at the moment, unless no other is there.
+  std::vector<CheckpointIdentity> Readable(int64_t now_ns, std::vector<CheckpointIdentity> checkpoints) const;
   // Puts deadlines off by time in which nobody could answer.
   void Forgive(int64_t pause_ns);
 };

@@ -12,6 +12,13 @@
 
 namespace geopipe {
 
+// A worker that is to be started again.
+struct LostWorker {
+  WorkerKey worker;
+  std::string cause;     // one sentence
+  bool of_node = false;  // its node's trouble: not counted against the worker
+};
+
 struct Decision {
   enum class Kind : uint8_t {
     kWait,
@@ -33,10 +40,10 @@ struct Decision {
   std::string_view rule = "wait";  // that decided
   Kind kind = Kind::kWait;
   JobState to = v1::JOB_STATE_UNSPECIFIED;
-  std::string sentence = {};                                    // why: cause of a transition or loss, reason to wait
-  int64_t iteration = 0;                                        // of kSave; kEnter: that the ranks rest before
-  std::string_view loss = {};                                   // kind of loss, one of kLossKinds
-  std::vector<std::pair<WorkerKey, std::string>> workers = {};  // of kLose, each with its cause
+  std::string sentence = {};       // why: cause of a transition or loss, reason to wait
+  int64_t iteration = 0;           // of kSave; kEnter: that the ranks rest before
+  std::string_view loss = {};      // kind of loss, one of kLossKinds
+  std::vector<LostWorker> workers = {};  // of kLose
   Epoch epoch = {};
 };
 

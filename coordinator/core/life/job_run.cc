@@ -72,7 +72,9 @@ void JobRun::RestoreHistory(const v1::JobDetail& detail, Now now) {
   for (const v1::RecoverySummary& recovery : detail.recoveries()) {
     for (const v1::LostWorker& lost : recovery.workers()) {
       const int64_t age_ns = std::max<int64_t>(0, now.unix_ns - lost.unix_time_ns());
-      crew_.restarts.OnLost(now.ns - age_ns, {lost.site(), lost.node(), lost.device()}, lost.cause());
+      if (!lost.of_node()) {
+        crew_.restarts.OnLost(now.ns - age_ns, {lost.site(), lost.node(), lost.device()}, lost.cause());
+      }
     }
     if (recovery.ended_unix_time_ns() == 0) {
       crew_.restarts.CountAttempt();
@@ -106,7 +108,10 @@ std::optional<Reaction> JobRun::Step(int64_t now_ns, uint64_t& last_incarnation)
 Reaction JobRun::CarryOut(int64_t now_ns, Decision decision, uint64_t& last_incarnation) {
   switch (decision.kind) {
     case Kind::kEnter:
-      life_.committed = life_.committed || decision.to == v1::JOB_STATE_RUNNING;
+      if (decision.to == v1::JOB_STATE_RUNNING) {
+        life_.committed = true;
+        life_.checkpoints.DropAfter(life_.epoch->first_iteration);  // of a future that is no more
+      }
       life_.profile = decision.to == v1::JOB_STATE_PLANNING ? crew_.rounds.profile() : life_.profile;
       if (decision.to == v1::JOB_STATE_PAUSED || decision.to == v1::JOB_STATE_REPLANNING) {
         life_.ended_at = decision.iteration;
@@ -170,13 +175,17 @@ Reaction JobRun::Lose(int64_t now_ns, Decision decision) {
   crew_.diagnosis = {};
   Reaction reaction{.loss =
                         Reaction::Loss{.kind = std::string(decision.loss), .cause = decision.sentence, .workers = {}}};
-  for (const auto& [key, trouble] : decision.workers) {
-    life_.posts.at(key).duty = Post::Duty::kLost;
-    crew_.restarts.OnLost(now_ns, key, trouble);
+  bool of_node = false;
+  for (const LostWorker& lost : decision.workers) {
+    life_.posts.at(lost.worker).duty = Post::Duty::kLost;
+    of_node = of_node || lost.of_node;
+    if (!lost.of_node) {
+      crew_.restarts.OnLost(now_ns, lost.worker, lost.cause);
+    }
   }
   const bool recovers = life_.state == v1::JOB_STATE_RECOVERING;
   reaction.loss->workers = std::move(decision.workers);
-  reaction.loss->delay_ns = crew_.restarts.NextDelayNs();
+  reaction.loss->delay_ns = crew_.restarts.NextDelayNs(of_node);
   reaction.loss->stalled_ns =
       life_.state == v1::JOB_STATE_RUNNING ? std::max<int64_t>(0, now_ns - crew_.times.progress_ns) : 0;
   if (!life_.epoch.has_value()) {
@@ -204,7 +213,6 @@ void JobRun::BeginEpoch(Epoch epoch) {
   crew_.ends_at.reset();
   const int64_t first = life_.epoch->first_iteration;
   crew_.reached = first;
-  life_.checkpoints.DropAfter(first);                        // of a future that is no more
   crew_.heard_all = crew_.heard_all && first < life_.end();  // else nobody writes the last state
   for (const WorkerKey& member : life_.members) {
     WorkerFacts& worker = crew_.workers.at(member);

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/core/life/decision.h"
 #include "coordinator/core/life/orders.h"
 #include "coordinator/core/run/job_state.h"
 #include "coordinator/core/run/run_checkpoints.h"
@@ -22,11 +23,11 @@ struct Reaction {
   // A loss after which the job is to go on: it moves to RECOVERING, or is in it already, or, where it has no epoch yet,
   // back to PENDING. Durable before anything is started again.
   struct Loss {
-    std::string kind;                                        // FailureEvidence
-    std::string cause;                                       // one sentence
-    std::vector<std::pair<WorkerKey, std::string>> workers;  // to be started again, each with its cause
-    int64_t delay_ns = 0;                                    // before anything is
-    int64_t stalled_ns = 0;                                  // time without progress before it was noticed
+    std::string kind;           // FailureEvidence
+    std::string cause;          // one sentence
+    std::vector<LostWorker> workers;  // to be started again
+    int64_t delay_ns = 0;       // before anything is
+    int64_t stalled_ns = 0;     // time without progress before it was noticed
   };
   std::optional<Change> change = std::nullopt;
   std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`

@@ -33,13 +33,9 @@ std::optional<FailureEvidence> Cause(const Situation& s) {
   return s.crew.diagnosis.Verdict(s.now_ns, s.limits.failure_grace_ns, s.SomeSilent());
 }
 
-bool Goes(const Situation& s, const FailureEvidence& cause) {
-  return (s.MayRecover() && !cause.permanent) || s.MayBeginAgain(cause);
-}
-
 Answer Hopeless(const Situation& s) {
   const std::optional<FailureEvidence> cause = Cause(s);
-  if (!cause.has_value() || Goes(s, *cause)) {
+  if (!cause.has_value() || s.Survives(*cause)) {
     return std::nullopt;
   }
   return Fail(cause->diverged && s.life.epoch.has_value()
@@ -47,20 +43,23 @@ Answer Hopeless(const Situation& s) {
                   : cause->sentence);
 }
 
-// Workers with trouble count as lost, and these.
-Answer LoseOrFail(const Situation& s, const FailureEvidence& cause,
-                  std::vector<std::pair<WorkerKey, std::string>> more = {}) {
+// Workers with trouble count as lost, and these. A worker's own losses are counted, those by its node's trouble are timed.
+Answer LoseOrFail(const Situation& s, const FailureEvidence& cause, std::vector<LostWorker> more = {}) {
   Decision lose{
       .kind = Decision::Kind::kLose, .sentence = cause.sentence, .loss = cause.kind, .workers = std::move(more)};
   for (const auto& [key, worker] : s.crew.workers) {
-    const bool is_named =
-        std::ranges::find(lose.workers, key, [](const auto& each) { return each.first; }) != lose.workers.end();
+    const bool is_named = std::ranges::find(lose.workers, key, &LostWorker::worker) != lose.workers.end();
     if (!is_named && !worker.trouble.empty() && s.life.posts.at(key).duty == Post::Duty::kServes) {
-      lose.workers.emplace_back(key, worker.trouble);
+      lose.workers.push_back({key, worker.trouble, worker.of_node});
     }
   }
-  for (const auto& [key, trouble] : lose.workers) {
-    if (std::optional<std::string> enough = s.crew.restarts.Enough(s.now_ns, key, trouble); enough.has_value()) {
+  for (const LostWorker& lost : lose.workers) {
+    if (lost.of_node) {
+      const int64_t lasts_ns = s.now_ns - s.crew.around.unfit_since_ns.value_or(s.now_ns);
+      if (lasts_ns >= s.limits.start_trouble_ns) {
+        return Fail(fmt::format("for {} no node has been fit for it; last: {}", FormatSeconds(lasts_ns), lost.cause));
+      }
+    } else if (auto enough = s.crew.restarts.Enough(s.now_ns, lost.worker, lost.cause); enough.has_value()) {
       return Fail(*std::move(enough));
     }
   }
@@ -247,12 +246,14 @@ Answer Gaps(const Situation& s) {
 }
 
 Answer LateRecovery(const Situation& s) {
-  std::vector<std::pair<WorkerKey, std::string>> late;
+  std::vector<LostWorker> late;
   for (const auto& [key, worker] : s.crew.workers) {
     const bool is_up = worker.stage != WorkerFacts::Stage::kStarting;
     if (s.life.posts.at(key).duty == Post::Duty::kServes && (!is_up || !worker.Rests())) {
-      late.emplace_back(key, fmt::format("worker {} (site {}) did not {} within {}", DisplayName(key), key.site,
-                                         is_up ? "end its epoch" : "start", FormatSeconds(s.limits.start_timeout_ns)));
+      late.push_back({key,
+                      fmt::format("worker {} (site {}) did not {} within {}", DisplayName(key), key.site,
+                                  is_up ? "end its epoch" : "start", FormatSeconds(s.limits.start_timeout_ns)),
+                      !is_up});
     }
   }
   if (late.empty()) {  // missing workers cannot be started yet
@@ -271,17 +272,28 @@ Answer Late(const Situation& s) {
     return LateRecovery(s);
   }
   const bool is_deploying = s.life.state == v1::JOB_STATE_DEPLOYING;
+  const bool is_starting = s.life.state == v1::JOB_STATE_PROFILING && !s.crew.measuring;
   const FailureEvidence late{.worth = FailureEvidence::Worth::kRoot,
                              .sentence = s.DeadlineSentence(),
-                             .kind = s.life.state == v1::JOB_STATE_RUNNING ? "no_progress" : "late"};
-  if (!Goes(s, late) || (is_deploying && s.life.epoch->number == 1)) {
+                             .kind = s.life.state == v1::JOB_STATE_RUNNING ? "no_progress"
+                                     : is_starting                         ? "unfit"
+                                                                           : "late",
+                             .of_node = is_starting};
+  if (!s.Survives(late) || (is_deploying && s.life.epoch->number == 1)) {
     return Fail(late.sentence);
   }
-  std::vector<std::pair<WorkerKey, std::string>> missing;
+  std::vector<LostWorker> missing;
   for (const WorkerKey& key : is_deploying ? s.crew.rollout.Missing() : std::vector<WorkerKey>{}) {
     const bool prepares = s.crew.rollout.phase() == PlanRollout::Phase::kPreparing;
-    missing.emplace_back(key, fmt::format("worker {} (site {}) did not {} epoch {} in time", DisplayName(key), key.site,
-                                          prepares ? "prepare" : "commit", s.life.epoch->number));
+    missing.push_back({key,
+                       fmt::format("worker {} (site {}) did not {} epoch {} in time", DisplayName(key), key.site,
+                                   prepares ? "prepare" : "commit", s.life.epoch->number),
+                       s.HasTrained()});
+  }
+  for (const auto& [key, worker] : s.crew.workers) {
+    if (is_starting && worker.stage == WorkerFacts::Stage::kStarting) {
+      missing.push_back({key, fmt::format("worker {} (site {}) did not start", DisplayName(key), key.site), true});
+    }
   }
   return LoseOrFail(s, late, std::move(missing));
 }
@@ -298,7 +310,7 @@ const Rule kRules[] = {
     {"lose",
      {},
      "a cause is known",
-     "RECOVERING; without an epoch PENDING; FAILED when a worker was lost too often",
+     "RECOVERING; without an epoch PENDING; FAILED when a worker was lost too often, or nodes were unfit for too long",
      Loss},
     {"leave",
      {v1::JOB_STATE_RECOVERING, v1::JOB_STATE_PAUSED},

@@ -45,10 +45,10 @@ struct Situation {
 
   // --- Losses ---
   bool MayRecover() const;
-  // True when the job may start over: without an epoch it has nothing to lose. Only failures of devices are worth it,
-  // since a worker's own would recur; but a job that had an epoch in an earlier run starts over after any that is not
-  // permanent.
-  bool MayBeginAgain(const FailureEvidence& why) const;
+  // True when it has shown that it works: trouble of nodes does not end it then.
+  bool HasTrained() const { return life.progressed || life.epochs_before > 0; }
+  // True when the job may go on after this, in its run or with another.
+  bool Survives(const FailureEvidence& why) const;
   // True when a worker may be started in the place of this one, which is lost.
   bool MayStart(const WorkerKey& worker) const;
 

@@ -28,6 +28,18 @@ Answer AwaitsFate(const Situation& s) {
                                DisplayNames(alone)));
 }
 
+Answer AwaitsFitness(const Situation& s) {
+  std::string what;
+  for (const auto& [key, worker] : s.crew.workers) {
+    if (worker.of_node && s.life.posts.at(key).duty == Post::Duty::kLost) {
+      what = what.empty() ? worker.trouble : what;
+    }
+  }
+  return what.empty() ? std::nullopt
+                      : Say(fmt::format("its node is unfit, and it is tried again every {}: {}",
+                                        FormatSeconds(Restarts::kMaxNodeDelayNs), what));
+}
+
 Answer AwaitsEars(const Situation& s) {
   return s.Leaves() && !s.life.ending && !s.crew.all_hear()
              ? Say(fmt::format("it pauses when {} can be heard", s.UnheardNames()))
@@ -76,6 +88,11 @@ const Rule kWaits[] = {
      "a lost worker may still live",
      "no agent knows the fate of worker …",
      AwaitsFate},
+    {"fitness",
+     {v1::JOB_STATE_RECOVERING},
+     "a worker was lost by its node's trouble",
+     "its node is unfit, and it is tried again every 10.0 s: …",
+     AwaitsFitness},
     {"ears",
      {v1::JOB_STATE_RUNNING},
      "an agent would not hear of the epoch's end",

@@ -236,6 +236,7 @@ void WorkerReports::CheckStuck(WorkerFacts& worker, const v1::WorkerStatus& stat
     return;
   }
   const WorkerKey& key = worker.worker.worker;
+  worker.of_node = false;
   worker.trouble =
       fmt::format("worker {} (site {}) is stuck: {} has taken {} so far and should take {} at most", DisplayName(key),
                   key.site, ToUtf8(action), FormatSeconds(status.action_ns()), FormatSeconds(limit_ns));
@@ -254,7 +255,7 @@ Reaction WorkerReports::OnFailure(WorkerFacts& worker, const v1::FailureReport& 
   worker.failed = true;
   FailureEvidence evidence = EvidenceOf(worker.worker.worker, report);
   if (report.has_unreadable()) {
-    const bool goes_on = PassOver(report.unreadable(), evidence.sentence);
+    const bool goes_on = PassOver(report, evidence.sentence);
     if (!crew_.lacking.empty()) {
       return {};
     }
@@ -266,22 +267,46 @@ Reaction WorkerReports::OnFailure(WorkerFacts& worker, const v1::FailureReport& 
     worker.next_iteration = report.next_iteration();
   } else {
     worker.trouble = evidence.sentence;
+    worker.of_node = evidence.of_node && Here().HasTrained();
   }
   crew_.diagnosis.Add(now_ns_, std::move(evidence));
   return {};
 }
 
+// Notes that a file of it could not be read, though nobody has found it damaged: a disk or a mount may be back in a
+// moment. True when it is passed over from now on, for a while; it stays listed. A file that is not there is not waited
+// for.
+bool WorkerReports::NoteUnread(const CheckpointIdentity& checkpoint, bool is_missing) {
+  constexpr int64_t kPatienceNs = 20'000'000'000;
+  constexpr int64_t kPassOverNs = 600'000'000'000;
+  std::erase_if(crew_.unread, [&](const Unread& each) { return now_ns_ - each.since_ns >= 2 * kPassOverNs; });
+  auto found = std::ranges::find(crew_.unread, checkpoint, &Unread::checkpoint);
+  if (found == crew_.unread.end()) {
+    found = crew_.unread.insert(found, {.checkpoint = checkpoint, .since_ns = now_ns_});
+  }
+  if (!is_missing && now_ns_ - found->since_ns < kPatienceNs) {
+    return false;
+  }
+  found->passed_over_until_ns = now_ns_ + kPassOverNs;
+  return true;
+}
+
 // A checkpoint cannot be read: true when another can. Where none can, it stays listed: starting over is for people to
 // decide.
-bool WorkerReports::PassOver(const v1::CheckpointIdentity& identity, const std::string& sentence) {
-  const absl::StatusOr<CheckpointIdentity> checkpoint = FromProto(identity);
-  if (!checkpoint.ok()) {
+bool WorkerReports::PassOver(const v1::FailureReport& report, const std::string& sentence) {
+  const absl::StatusOr<CheckpointIdentity> checkpoint = FromProto(report.unreadable());
+  const bool may_pass = report.of_node() && Here().HasTrained();
+  if (!checkpoint.ok() ||
+      (may_pass && !NoteUnread(*checkpoint, report.code() == static_cast<int>(absl::StatusCode::kNotFound)))) {
     return false;
   }
   const std::set<NodeKey> nodes = life_.MemberNodes();
-  life_.checkpoints.NoteUnreadable(*checkpoint, nodes);
-  std::vector<CheckpointIdentity> others = life_.Checkpoints();
+  std::vector<CheckpointIdentity> others = crew_.Readable(now_ns_, life_.Checkpoints());
   std::erase(others, *checkpoint);
+  if (may_pass && !others.empty()) {
+    return true;
+  }
+  life_.checkpoints.NoteUnreadable(*checkpoint, nodes);
   if (others.empty()) {
     const bool is_elsewhere = std::ranges::any_of(life_.checkpoints.listed, [&](const ListedCheckpoint& each) {
       return each.IsUnreadableAt(nodes) && each.IsBeyond(nodes);

@@ -44,9 +44,15 @@ std::string LastLine(std::string_view text) {
 
 }  // namespace
 
-FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) {
+FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit, bool attached) {
   const std::string who = fmt::format("worker {} (site {}, pid {})", DisplayName(worker), worker.site, exit.pid());
   const std::string words = LastLine(exit.last_words());
+  if (exit.not_started()) {
+    return {.worth = Worth::kRoot,
+            .sentence = fmt::format("worker {} (site {}) cannot be started: {}", DisplayName(worker), worker.site, words),
+            .kind = "unfit",
+            .of_node = true};
+  }
   const std::string said = words.empty() ? "" : fmt::format("; its last words: {}", words);
   if (exit.signal() != 0) {
     // Last words do not explain an end that was caused from outside.
@@ -56,22 +62,28 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit) 
     return {.worth = Worth::kRoot,
             .sentence = fmt::format("{} was killed by signal {} ({}){}{}", who, exit.signal(),
                                     SignalName(exit.signal()), hint, from_outside ? "" : said),
-            .kind = "killed"};
+            .kind = "killed",
+            .of_node = !attached};
   }
   const std::string how = exit.exit_code() < 0 ? "ended; its exit code is not known"  // nobody was there to be told
                                                : fmt::format("exited by itself with code {}", exit.exit_code());
-  return {.worth = Worth::kUnexplained, .sentence = fmt::format("{} {}{}", who, how, said), .kind = "exited"};
+  return {.worth = Worth::kUnexplained,
+          .sentence = fmt::format("{} {}{}", who, how, said),
+          .kind = attached ? "exited" : "unfit",
+          .of_node = !attached};
 }
 
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report) {
   const auto code = static_cast<absl::StatusCode>(report.code());
-  const bool consequence = code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded ||
-                           code == absl::StatusCode::kAborted || code == absl::StatusCode::kCancelled;
+  const bool broken = code == absl::StatusCode::kUnavailable || code == absl::StatusCode::kDeadlineExceeded ||
+                      code == absl::StatusCode::kAborted || code == absl::StatusCode::kCancelled;
+  const bool consequence = broken && !report.of_node();
   const bool bug = code == absl::StatusCode::kInternal || code == absl::StatusCode::kUnknown;
   return {.worth = consequence ? Worth::kConsequence : Worth::kRoot,
           .sentence = fmt::format("worker {} (site {}) failed: {}", DisplayName(worker), worker.site, report.message()),
           .kind = consequence ? "cut" : "failed",
-          .permanent = !consequence && !bug,
+          .permanent = !broken && !bug,
+          .of_node = report.of_node(),
           .diverged = code == absl::StatusCode::kOutOfRange};
 }
 

@@ -29,9 +29,9 @@ void Restarts::OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause)
   losses_.push_back({.at_ns = at_ns, .worker = worker, .cause = std::move(cause)});
 }
 
-int64_t Restarts::NextDelayNs() {
+int64_t Restarts::NextDelayNs(bool of_node) {
   const int32_t attempt = attempts_++;
-  return attempt == 0 ? 0 : BackoffNs(kFirstDelayNs, kMaxDelayNs, attempt, jitter_);
+  return attempt == 0 ? 0 : BackoffNs(kFirstDelayNs, of_node ? kMaxNodeDelayNs : kMaxDelayNs, attempt, jitter_);
 }
 
 }  // namespace geopipe

@@ -17,6 +17,7 @@ class Restarts {
   static constexpr int64_t kHourNs = 3'600'000'000'000;
   static constexpr int64_t kFirstDelayNs = 1'000'000'000;
   static constexpr int64_t kMaxDelayNs = 60'000'000'000;
+  static constexpr int64_t kMaxNodeDelayNs = 10'000'000'000;  // after a node's trouble, which may be over any moment
 
   // `per_hour`: of one worker. `seed`: of the delays' jitter.
   Restarts(int64_t per_hour, uint64_t seed) : per_hour_(per_hour), jitter_(seed) {}
@@ -27,7 +28,7 @@ class Restarts {
   void OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause);
 
   // Delay before the job goes on: none the first time, then twice as long each time, with jitter, until OnProgress.
-  int64_t NextDelayNs();
+  int64_t NextDelayNs(bool of_node = false);
   void OnProgress() { attempts_ = 0; }
   // Counts an earlier attempt that failed as well.
   void CountAttempt() { ++attempts_; }

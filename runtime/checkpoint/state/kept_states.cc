@@ -22,6 +22,7 @@
 #include "runtime/base/crc32c.h"
 #include "runtime/base/files.h"
 #include "runtime/base/host_memory.h"
+#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -78,10 +79,10 @@ class LayoutReader {
 };
 
 absl::Status NoRoom(int64_t bytes, std::string_view reason) {
-  return absl::ResourceExhaustedError(fmt::format(
+  return OfNode(absl::ResourceExhaustedError(fmt::format(
       "{} of shared memory ({} bytes) for the last two states of this rank cannot be had: {}; free memory on "
       "this node or choose another recovery than memory",
-      FormatBytes(bytes), bytes, reason));
+      FormatBytes(bytes), bytes, reason)));
 }
 
 std::string NameOfState(const StateIdentity& state) {
@@ -450,10 +451,9 @@ absl::Status KeptStates::Attach(Device& device) {
   GP_CHECK(memory_ != nullptr, "there is no room for a state; Prepare was not called");
   Detach();
   if (const absl::Status status = device.Register(memory_.get(), layout_.bytes()); !status.ok()) {
-    return absl::Status(status.code(),
-                        fmt::format("the device cannot copy to the memory for the last two states of this rank: {}; "
-                                    "choose another recovery than memory",
-                                    std::string(status.message())));
+    return Reworded(status, fmt::format("the device cannot copy to the memory for the last two states of this rank: {}; "
+                                        "choose another recovery than memory",
+                                        std::string(status.message())));
   }
   attached_ = &device;
   return absl::OkStatus();

@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -18,8 +19,8 @@ namespace {
 constexpr uint64_t kPacerMagic = 0x3152434150504700;  // "\0GPPACR1"
 
 absl::Status CannotUse(const std::string& path) {
-  return absl::UnavailableError(
-      fmt::format("the pacer file {} of a shaped link cannot be used: {}", path, std::strerror(errno)));
+  return OfNode(absl::UnavailableError(
+      fmt::format("the pacer file {} of a shaped link cannot be used: {}", path, std::strerror(errno))));
 }
 
 // Limit that no link's queue reaches.

@@ -17,6 +17,7 @@
 
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/log.h"
+#include "runtime/base/trouble.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe {
@@ -108,8 +109,8 @@ int64_t FreeDescriptors() {
 }
 
 absl::Status TooFewDescriptors(int64_t left) {
-  return absl::ResourceExhaustedError(fmt::format(
-      "UCX opens no device: this process may open {} more files only; raise their number (ulimit -n 1024)", left));
+  return OfNode(absl::ResourceExhaustedError(fmt::format(
+      "UCX opens no device: this process may open {} more files only; raise their number (ulimit -n 1024)", left)));
 }
 
 // UCX says the same of a device that is not there and of a process that may open no more files.
@@ -117,8 +118,8 @@ absl::Status OpensNoDevice(ucs_status_t status) {
   if (const int64_t left = FreeDescriptors(); left < kDescriptorsOfContext) {
     return TooFewDescriptors(left);
   }
-  return UcxError(fmt::format("UCX opens no device ({}); check them against `ucx_info -d`", DescribeEnvironment()),
-                  status);
+  return OfNode(UcxError(
+      fmt::format("UCX opens no device ({}); check them against `ucx_info -d`", DescribeEnvironment()), status));
 }
 
 }  // namespace

@@ -20,6 +20,7 @@
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread_name.h"
+#include "runtime/base/trouble.h"
 #include "runtime/transport/ucx/device_ip.h"
 
 namespace geopipe {
@@ -99,8 +100,8 @@ absl::Status UcxFrame::Open() {
     event.events = EPOLLIN;
     event.data.fd = fd;
     if (!epoll_fd_.valid() || fd < 0 || epoll_ctl(epoll_fd_.get(), EPOLL_CTL_ADD, fd, &event) != 0) {
-      return absl::UnavailableError(
-          fmt::format("the transport cannot open its event descriptors: {}", std::strerror(errno)));
+      return OfNode(absl::UnavailableError(
+          fmt::format("the transport cannot open its event descriptors: {}", std::strerror(errno))));
     }
   }
   return absl::OkStatus();

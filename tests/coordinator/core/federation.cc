@@ -476,6 +476,18 @@ void Federation::Exit(const WorkerKey& worker, int signal, int code, const std::
   Step(std::move(event));
 }
 
+void Federation::FailStart(const WorkerKey& worker, const std::string& why) {
+  const SessionId session = sessions[NameOf(worker.node_key())];
+  AgentMessage event{session, {}};
+  event.message.set_incarnation(agent_incarnation_[session]);
+  v1::WorkerExit& exit = *AddReport(event.message).mutable_exit();
+  *exit.mutable_worker() = IdOf(worker);
+  exit.set_exit_code(127);
+  exit.set_last_words(why);
+  exit.set_not_started(true);
+  Step(std::move(event));
+}
+
 void Federation::HelloAll() {
   for (const std::string& site : sites) {
     Answer(site, HelloReport());

@@ -57,6 +57,8 @@ class Federation {
   void Close(SessionId session);
   void Report(const WorkerKey& worker, v1::WorkerReport report);
   void Exit(const WorkerKey& worker, int signal, int code = 0, const std::string& last_words = "");
+  // The agent cannot start the worker that was ordered last.
+  void FailStart(const WorkerKey& worker, const std::string& why);
   v1::WorkerId IdOf(const WorkerKey& worker) const;
   // One more report of the message, with the next number.
   v1::NodeReport& AddReport(v1::ConnectRequest& message);

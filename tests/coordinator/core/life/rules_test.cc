@@ -233,6 +233,15 @@ Cases WaitCases() {
           s.crew.workers.at(kEast).alone_since_ns = s.now_ns;
         },
         "no agent knows the fate of worker east/n0/0"}},
+      {"fitness",
+       {kRecovering,
+        [&](Scene& s) {
+          s.life.posts.at(kEast).duty = Post::Duty::kLost;
+          s.crew.workers.at(kEast).of_node = true;
+          s.crew.workers.at(kEast).trouble = "worker east/n0/0 cannot be started: no such program";
+          s.crew.times.recover_at_ns = s.now_ns + 1;
+        },
+        "its node is unfit, and it is tried again every 10.0 s: worker east/n0/0 cannot be started"}},
       {"ears",
        {kRunning,
         [](Scene& s) {

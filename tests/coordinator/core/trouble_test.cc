@@ -1,0 +1,273 @@
+// Trouble of a node is not the job's: what cannot be started or read there is tried again, and left after the grace.
+#include <catch2/catch.hpp>
+#include <string>
+#include <vector>
+
+#include "tests/coordinator/core/federation.h"
+#include "tests/coordinator/core/moves.h"
+#include "tests/coordinator/core/restarts.h"
+#include "tests/support/durations.h"
+
+namespace geopipe {
+namespace {
+
+constexpr int32_t kKillSignal = 9;
+const std::string kNoFork = "cannot start geopipe-worker: Resource temporarily unavailable";
+
+std::vector<v1::StartWorkers> Ordered(const Federation& f) {
+  std::vector<v1::StartWorkers> started;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    if (send.message.has_start_workers()) {
+      started.push_back(send.message.start_workers());
+    }
+  }
+  return started;
+}
+
+// Runs until a worker is ordered, and returns how long that took; at most `limit_ns`.
+int64_t AwaitStart(Federation& f, int64_t limit_ns) {
+  int64_t waited_ns = 0;
+  while (Ordered(f).empty() && waited_ns < limit_ns) {
+    f.RunFor(kSecond / 10);
+    waited_ns += kSecond / 10;
+  }
+  return waited_ns;
+}
+
+v1::NodeStatus StatusOf(Federation& f, const std::string& site) {
+  f.Step(ListSites{f.next_call++});
+  const auto sites = std::get<v1::ListSitesResponse>(*f.Last<ReplyToCall>().at(0).reply);
+  for (const v1::SiteStatus& each : sites.sites()) {
+    if (each.name() == site) {
+      return each.nodes(0);
+    }
+  }
+  return {};
+}
+
+void EndOthers(Federation& f, uint64_t epoch = 1, int64_t next = 2) {
+  f.Answer("north", EndedReportOf(0, epoch, next));
+  f.Answer("east", EndedReportOf(1, epoch, next));
+}
+
+// A worker's failure by its node's trouble, reported in the epoch.
+v1::WorkerReport NodeFailure(uint64_t epoch, absl::StatusCode code, const std::string& message) {
+  v1::WorkerReport report = FailureReportOf(code, message);
+  report.set_epoch(epoch);
+  report.mutable_failure()->set_of_node(true);
+  return report;
+}
+
+// The job runs, with two of its iterations told; the worker of west is killed, and cannot be started again.
+void RunAndFailStarts(Federation& f, int64_t for_ns) {
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  f.IterateAll(1);
+  f.Exit(DeviceAt("west"), kKillSignal);
+  REQUIRE(Ordered(f).size() == 1);
+  EndOthers(f);
+  for (int64_t passed_ns = 0; passed_ns < for_ns;) {
+    f.FailStart(DeviceAt("west"), kNoFork);
+    if (f.StateOf("tiny") == v1::JOB_STATE_FAILED) {
+      return;
+    }
+    const int64_t waited_ns = AwaitStart(f, 20 * kSecond);
+    CHECK(waited_ns <= 10 * kSecond);
+    passed_ns += waited_ns;
+  }
+}
+
+TEST_CASE("a worker that cannot be started for a minute costs the job that minute, and counts as no loss") {
+  Federation f(Federation::RecoveringOptions());
+  RunAndFailStarts(f, 60 * kSecond);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  f.FailStart(DeviceAt("west"), kNoFork);
+  CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("its node is unfit, and it is tried again every 10.0 s: worker west/n0"));
+  CHECK(StatusOf(f, "west").trouble() == "worker west/n0/0 (site west) cannot be started: " + kNoFork);
+  CHECK(StatusOf(f, "west").trouble_ns() >= 50 * kSecond);
+  CHECK(StatusOf(f, "north").trouble().empty());
+  v1::WorkerReport hello = HelloReport();
+  hello.mutable_hello()->mutable_status()->set_phase(v1::WORKER_PHASE_IDLE);
+  AddState(hello.mutable_hello()->mutable_status()->mutable_states(), 2, 1);
+  AwaitStart(f, 20 * kSecond);
+  f.Answer("west", hello);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  f.PrepareAll();
+  f.CommitAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(f.DetailOf("tiny").epochs(1).first_iteration() == 2);
+  CHECK(StatusOf(f, "west").trouble().empty());
+  f.Exit(DeviceAt("west"), kKillSignal);  // the second loss of this hour, not the twelfth
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("another life of the coordinator does not count starts that failed, either") {
+  Federation f(Federation::RecoveringOptions());
+  RunAndFailStarts(f, 60 * kSecond);
+  const v1::JobDetail before = f.DetailOf("tiny");
+  Federation next(NextLife(Federation::RecoveringOptions()), f.Stored());
+  for (const std::string site : {"north", "east"}) {
+    next.Register(site, 1, {f.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_ENDED, 1, 2)});
+  }
+  next.Register("west", 1);
+  next.RunFor(60 * kSecond);
+  CHECK(next.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(next.DetailOf("tiny").recoveries(0).workers_size() >= before.recoveries(0).workers_size());
+  CHECK(next.broken == "");
+}
+
+TEST_CASE("a job fails only when no node has been fit for it for a quarter of an hour") {
+  Federation f(Federation::RecoveringOptions());
+  RunAndFailStarts(f, 1000 * kSecond);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("for 90") && Catch::Contains("no node has been fit for it; last: ") &&
+                                    Catch::EndsWith(kNoFork));
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a node on which nothing can be started is left after the grace, as a lost one is") {
+  Federation f = Made();
+  RunSaved(f);
+  f.Exit(DeviceAt("west"), kKillSignal);
+  EndOthers(f);
+  for (int tries = 0; tries < 10 && f.StateOf("tiny") == v1::JOB_STATE_RECOVERING; ++tries) {
+    f.FailStart(DeviceAt("west"), kNoFork);
+    AwaitStart(f, 12 * kSecond);
+  }
+  f.sites = {"north", "east"};
+  PlanAgain(f);
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  const std::string& cause = detail.transitions(detail.transitions_size() - 4).cause();
+  CHECK(cause == "node west/n0 has been unfit for 10.0 s: worker west/n0/0 (site west) cannot be started: " + kNoFork +
+                     "; the job goes on at north, east");
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a new job waits for a node that is unfit, and says so; another that is there is used at once") {
+  Federation f(Federation::RecoveringOptions());
+  const bool has_other = GENERATE(false, true);
+  if (has_other) {
+    f.Register("west/n1");
+  }
+  f.DriveTo(v1::JOB_STATE_PROFILING);
+  f.FailStart(DeviceAt("west"), kNoFork);
+  if (has_other) {
+    f.RunFor(2 * kSecond);
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+    CHECK(f.IdOf({"west", "n1", 0}).incarnation() > 0);
+  } else {
+    f.RunFor(2 * kSecond);
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+    CHECK_THAT(f.CauseOf("tiny"), Catch::Contains("; node west/n0 is unfit: worker west/n0/0 (site west) cannot be") &&
+                                      Catch::EndsWith(kNoFork));
+    f.RunFor(10 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);  // tried again
+    f.HelloAll();
+    f.ProfileAll();
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PLANNING);
+    CHECK(StatusOf(f, "west").trouble().empty());
+  }
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a file that cannot be opened ends a job that has never trained, and costs one that has a while") {
+  Federation f(Federation::RecoveringOptions());
+  const std::string stale = "/data/tokens.bin: cannot be opened: Stale file handle";
+  f.DriveTo(v1::JOB_STATE_DEPLOYING);
+  if (GENERATE(false, true)) {
+    f.Answer("west", NodeFailure(1, absl::StatusCode::kFailedPrecondition, stale));
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+    CHECK_THAT(f.CauseOf("tiny"), Catch::EndsWith(stale));
+    return;
+  }
+  f.PrepareAll();
+  f.CommitAll();
+  f.IterateAll(0);
+  f.IterateAll(1);
+  f.Exit(DeviceAt("west"), kKillSignal);
+  EndOthers(f);
+  uint64_t epoch = 1;
+  for (int64_t passed_ns = 0; passed_ns < 60 * kSecond;) {
+    v1::WorkerReport hello = HelloReport();
+    hello.mutable_hello()->mutable_status()->set_phase(v1::WORKER_PHASE_IDLE);
+    AddState(hello.mutable_hello()->mutable_status()->mutable_states(), 2, 1);
+    f.Answer("west", hello);
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+    f.Answer("west", NodeFailure(++epoch, absl::StatusCode::kFailedPrecondition, stale));
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    f.Exit(DeviceAt("west"), 0, 1);
+    EndOthers(f, epoch);
+    passed_ns += AwaitStart(f, 20 * kSecond);
+  }
+  CHECK_THAT(StatusOf(f, "west").trouble(), Catch::EndsWith(stale));
+  CHECK(f.broken == "");
+}
+
+// A rank of the epoch cannot read the checkpoint before the iteration, by its node's trouble.
+void FailToReadThere(Federation& f, uint64_t epoch, int64_t iteration, absl::StatusCode code) {
+  v1::WorkerReport report = NodeFailure(epoch, code, "a file cannot be read: Input/output error");
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  for (const v1::CheckpointSummary& each : detail.checkpoints()) {
+    if (each.identity().iteration() == iteration) {
+      *report.mutable_failure()->mutable_unreadable() = each.identity();
+    }
+  }
+  f.Answer("north", report);
+}
+
+// Another worker of north takes the place of the lost one, and has no state; the others rest.
+void StartNorthAgain(Federation& f, uint64_t epoch) {
+  AwaitStart(f, 20 * kSecond);
+  f.Answer("north", HelloReport());
+  f.Answer("east", EndedReportOf(1, epoch, 2));
+  f.Answer("west", EndedReportOf(2, epoch, 2));
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+}
+
+TEST_CASE("a checkpoint that cannot be read for a while is tried again, then passed over, and stays listed") {
+  Federation f = Made();
+  f.job.grace_ns = 3600 * kSecond;
+  RunSaved(f);
+  Save(f, 1, 2);
+  CopyAll(f, 1, 2);
+  f.Exit(DeviceAt("north"), kKillSignal);
+  uint64_t epoch = 1;
+  const auto tried = [&] { return f.DetailOf("tiny").epochs().rbegin()->first_iteration(); };
+  SECTION("its disk is back after some seconds") {
+    for (int tries = 0; tries < 3; ++tries) {
+      StartNorthAgain(f, epoch++);
+      CHECK(tried() == 2);
+      FailToReadThere(f, epoch, 2, absl::StatusCode::kDataLoss);
+      REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+      f.Exit(DeviceAt("north"), 0, 1);
+    }
+    StartNorthAgain(f, epoch);
+    CHECK(tried() == 2);
+  }
+  SECTION("it is not") {
+    int tries = 0;
+    for (StartNorthAgain(f, epoch++); tried() == 2 && tries < 20; StartNorthAgain(f, epoch++)) {
+      FailToReadThere(f, epoch, 2, absl::StatusCode::kDataLoss);
+      REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+      f.Exit(DeviceAt("north"), 0, 1);
+      ++tries;
+    }
+    CHECK(tries >= 4);
+    CHECK(tried() == 1);
+  }
+  SECTION("its file is not there: the one before, at once") {
+    StartNorthAgain(f, epoch++);
+    FailToReadThere(f, epoch, 2, absl::StatusCode::kNotFound);
+    f.Exit(DeviceAt("north"), 0, 1);
+    StartNorthAgain(f, epoch++);
+    CHECK(tried() == 1);
+    FailToReadThere(f, epoch, 1, absl::StatusCode::kNotFound);  // nor that of the other: none is given up
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  }
+  CHECK(ListedIn(f) == std::vector<int64_t>{1, 2});
+  CHECK(f.broken == "");
+}
+
+}  // namespace
+}  // namespace geopipe
