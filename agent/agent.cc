@@ -34,6 +34,7 @@ Agent::Agent(AgentConfig config, const AgentOptions& options)
            .seed = options.seed,
            .gather_ns = options.gather_ns,
            .known_coordinator = options.known_coordinator,
+           .federation = options.federation,
            .incarnation_file = options.incarnation_file},
           [this] { return Hello(); }, [this](const v1::NodeReport& report) { fleet_.OnTaken(report); }),
       fleet_(config_, FleetOptions(options), [this](v1::NodeReport report) { link_.Send(std::move(report)); }) {}

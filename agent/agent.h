@@ -39,6 +39,7 @@ struct AgentOptions {
   std::string host;                // host of this process, and its number: for people
   int64_t pid = 0;
   uint64_t known_coordinator = 0;  // CoordinatorLinkOptions
+  std::string federation;
   std::string incarnation_file = "the state folder";
   WorkerFleetOptions fleet;                           // its incarnation is this process's
   int64_t host_memory_bytes = 0;                      // of this node; 0: not known

@@ -22,7 +22,8 @@ CoordinatorLink::CoordinatorLink(const CoordinatorLinkOptions& options, HelloMak
       on_taken_(std::move(on_taken)),
       jitter_(options.seed),
       queue_(options.queue_bytes),
-      highest_coordinator_(options.known_coordinator) {}
+      highest_coordinator_(options.known_coordinator),
+      federation_(options.federation) {}
 
 v1::ConnectRequest CoordinatorLink::Message() const {
   v1::ConnectRequest message;
@@ -95,21 +96,42 @@ void CoordinatorLink::Took(const v1::ConnectResponse& order) {
   orders_taken_ = std::max(orders_taken_, order.sequence());
 }
 
-void CoordinatorLink::OnWelcome(int64_t now_ns, const v1::AgentWelcome& welcome, Effects& effects) {
+std::string CoordinatorLink::WhyNot(const v1::AgentWelcome& welcome) const {
+  const bool is_foreign = !federation_.empty() && !welcome.federation().empty() && welcome.federation() != federation_;
+  if (is_foreign && has_workers_) {
+    return fmt::format(
+        "its job store is of federation {} and this node has workers of federation {}, which go on by themselves; give "
+        "the coordinator its own store (state_dir), or, where this node was moved to another federation, stop the "
+        "agent, remove {} and start it",
+        welcome.federation(), federation_, options_.incarnation_file);
+  }
   const uint64_t incarnation = welcome.coordinator_incarnation();
-  if (incarnation != 0 && incarnation < highest_coordinator_) {
+  if (!is_foreign && incarnation != 0 && incarnation < highest_coordinator_) {
+    return fmt::format(
+        "its incarnation {:x} is older than {:x}, which this node has obeyed; stop the older coordinator (or, "
+        "where this node was moved to another federation, remove {})",
+        incarnation, highest_coordinator_, options_.incarnation_file);
+  }
+  return "";
+}
+
+void CoordinatorLink::OnWelcome(int64_t now_ns, const v1::AgentWelcome& welcome, Effects& effects) {
+  if (const std::string why = WhyNot(welcome); !why.empty()) {
     effects.emplace_back(HangUp{connection_});
-    Break(now_ns,
-          absl::UnavailableError(fmt::format(
-              "its incarnation {:x} is older than {:x}, which this node has obeyed; stop the older coordinator (or, "
-              "where this node was moved to another federation, remove {})",
-              incarnation, highest_coordinator_, options_.incarnation_file)),
-          effects);
+    Break(now_ns, absl::UnavailableError(why), effects);
     return;
   }
-  if (incarnation > highest_coordinator_) {
+  const uint64_t incarnation = welcome.coordinator_incarnation();
+  const bool is_other = !welcome.federation().empty() && welcome.federation() != federation_;
+  if (is_other && !federation_.empty()) {
+    effects.emplace_back(WriteLog{
+        LogLevel::kWarning,
+        fmt::format("leaves federation {} for {}: it has no workers of it", federation_, welcome.federation())});
+  }
+  if (is_other || incarnation > highest_coordinator_) {
     highest_coordinator_ = incarnation;
-    effects.emplace_back(RememberCoordinator{incarnation});
+    federation_ = welcome.federation().empty() ? federation_ : welcome.federation();
+    effects.emplace_back(RememberCoordinator{incarnation, federation_});
   }
   if (incarnation != coordinator_) {  // a coordinator begins anew to count
     coordinator_ = incarnation;
@@ -202,6 +224,8 @@ void CoordinatorLink::OnTime(int64_t now_ns, int64_t awake_ns, Effects& effects)
       *hello.mutable_hello() = make_hello_();
       hello.mutable_hello()->set_coordinator_incarnation(coordinator_);
       hello.mutable_hello()->set_orders_taken(orders_taken_);
+      hello.mutable_hello()->set_federation(federation_);
+      has_workers_ = hello.hello().workers_size() > 0;
       effects.emplace_back(Dial{connection_, std::move(hello)});
       return;
     }

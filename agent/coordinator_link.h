@@ -2,8 +2,9 @@
 // within a window, backoff after a break. Reports wait in a bounded queue until the coordinator has taken them; those
 // that are mere figures are gathered, so that a node sends a bounded number of messages a second, however fast its
 // workers are. Orders are numbered by the coordinator: each is handed out once, and every message says which have been
-// taken. A stream on which nothing comes is hung up on, and so is a coordinator that another has followed. Pure: time
-// comes in, effects go out.
+// taken. A stream on which nothing comes is hung up on, and so is a coordinator that another has followed, or, as long
+// as this node has workers, one of another federation, which would know none of them. Pure: time comes in, effects go
+// out.
 #pragma once
 
 #include <absl/status/status.h>
@@ -30,7 +31,8 @@ struct CoordinatorLinkOptions {
   int64_t gather_ns = 50'000'000;              // between two messages that have nothing urgent to say
   size_t queue_bytes = size_t{64} << 20;
   uint64_t known_coordinator = 0;  // the highest incarnation that earlier agents of this folder were welcomed by
-  std::string incarnation_file = "the state folder";  // file that keeps it: for people
+  std::string federation = {};     // that they obeyed; empty: none
+  std::string incarnation_file = "the state folder";  // file that keeps both: for people
 };
 
 class CoordinatorLink {
@@ -70,6 +72,8 @@ class CoordinatorLink {
   enum class State : uint8_t { kWaiting, kDialled, kRegistered };
 
   void OnWelcome(int64_t now_ns, const v1::AgentWelcome& welcome, Effects& effects);
+  // Says why the coordinator is not obeyed; empty: it is.
+  std::string WhyNot(const v1::AgentWelcome& welcome) const;
   void ReportDrops(int64_t now_ns, Effects& effects);
   void Break(int64_t now_ns, const absl::Status& status, Effects& effects);
   bool CanSay() const { return state_ == State::kRegistered && in_flight_ < options_.window; }
@@ -89,6 +93,8 @@ class CoordinatorLink {
   std::optional<int64_t> heard_awake_ns_;  // unset: something came since the last OnTime
   uint64_t coordinator_ = 0;               // incarnation that welcomed this process last
   uint64_t highest_coordinator_ = 0;       // highest that welcomed any agent of this folder
+  std::string federation_;                 // that they belong to; empty: none yet
+  bool has_workers_ = false;               // when this stream was dialled
   uint64_t orders_taken_ = 0;              // of coordinator_
   int64_t gathered_until_ns_ = 0;
   int32_t in_flight_ = 0;

@@ -171,9 +171,10 @@ struct StopProbe {
   uint64_t probe = 0;
 };
 
-// Remember on disk, across restarts, that a coordinator of this incarnation was there.
+// Remember on disk, across restarts, that a coordinator of this incarnation was there, and of which federation.
 struct RememberCoordinator {
   uint64_t incarnation = 0;
+  std::string federation;
 };
 
 // The coordinator has welcomed this agent for the first time.

@@ -38,19 +38,23 @@ absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir) {
              : std::move(lock);
 }
 
-// The highest incarnation of a coordinator that welcomed an agent of this folder; 0: none has.
-absl::StatusOr<uint64_t> ReadKnownCoordinator(const std::string& path) {
-  const absl::StatusOr<std::string> text = ReadFile(path, 64);
+// What RememberCoordinator has written: "9 0a1b2c3d4e5f6071", incarnation and federation, or, before there were
+// federations, "9". Incarnation 0: no coordinator has welcomed an agent of this folder.
+absl::StatusOr<RememberCoordinator> ReadKnownCoordinator(const std::string& path) {
+  const absl::StatusOr<std::string> text = ReadFile(path, 128);
+  RememberCoordinator known;
   if (absl::IsNotFound(text.status())) {
-    return 0;
+    return known;
   }
   GP_RETURN_IF_ERROR(text.status());
-  uint64_t incarnation = 0;
-  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), incarnation, 16);
-  if (error != std::errc() || std::string_view(end, text->data() + text->size()) != "\n") {
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), known.incarnation, 16);
+  std::string_view rest(end, text->data() + text->size());
+  if (error != std::errc() || !rest.ends_with('\n') || (rest.size() > 1 && !rest.starts_with(' '))) {
     return absl::DataLossError(fmt::format("{} is damaged; remove it when no older coordinator can be reached", path));
   }
-  return incarnation;
+  rest.remove_suffix(1);
+  known.federation = rest.empty() ? "" : std::string(rest.substr(1));
+  return known;
 }
 
 std::string HostName() {
@@ -63,9 +67,9 @@ std::string HostName() {
 absl::StatusOr<std::unique_ptr<AgentRunner>> AgentRunner::Create(const AgentConfig& config,
                                                                  std::function<void()> on_registered) {
   GP_ASSIGN_OR_RETURN(UniqueFd lock, LockStateFolder(config.state_dir));
-  GP_ASSIGN_OR_RETURN(const uint64_t known_coordinator, ReadKnownCoordinator(config.CoordinatorIncarnationPath()));
+  GP_ASSIGN_OR_RETURN(RememberCoordinator known, ReadKnownCoordinator(config.CoordinatorIncarnationPath()));
   std::unique_ptr<AgentRunner> runner(
-      new AgentRunner(config, std::move(lock), known_coordinator, std::move(on_registered)));
+      new AgentRunner(config, std::move(lock), std::move(known), std::move(on_registered)));
   if (!config.metrics.empty()) {
     GP_ASSIGN_OR_RETURN(runner->endpoint_,
                         MetricsEndpoint::Start({.address = config.metrics, .address_file = config.MetricsAddressPath()},
@@ -82,7 +86,7 @@ absl::StatusOr<std::unique_ptr<AgentRunner>> AgentRunner::Create(const AgentConf
   return runner;
 }
 
-AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t known_coordinator,
+AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, RememberCoordinator known,
                          std::function<void()> on_registered)
     : config_(config),
       lock_(std::move(lock)),
@@ -94,7 +98,8 @@ AgentRunner::AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t know
                       .version = std::string(Version()),
                       .host = HostName(),
                       .pid = getpid(),
-                      .known_coordinator = known_coordinator,
+                      .known_coordinator = known.incarnation,
+                      .federation = std::move(known.federation),
                       .incarnation_file = config.CoordinatorIncarnationPath(),
                       .fleet = {},
                       .host_memory_bytes = HostMemoryBytes(),
@@ -136,8 +141,9 @@ absl::Status AgentRunner::Run() {
 }
 
 void AgentRunner::Carry(RememberCoordinator& effect) {
-  const absl::Status status =
-      WriteFileAtomically(config_.CoordinatorIncarnationPath(), fmt::format("{:x}\n", effect.incarnation));
+  const absl::Status status = WriteFileAtomically(
+      config_.CoordinatorIncarnationPath(),
+      fmt::format("{:x}{}{}\n", effect.incarnation, effect.federation.empty() ? "" : " ", effect.federation));
   if (!status.ok()) {
     LogError("{}; the next agent of this node may obey an older coordinator", std::string(status.message()));
   }

@@ -47,8 +47,7 @@ class AgentRunner {
   bool RequestShutdown(std::string reason);
 
  private:
-  AgentRunner(const AgentConfig& config, UniqueFd lock, uint64_t known_coordinator,
-              std::function<void()> on_registered);
+  AgentRunner(const AgentConfig& config, UniqueFd lock, RememberCoordinator known, std::function<void()> on_registered);
 
   Event NextEvent();
   void Carry(Dial& effect) { client_->Carry(std::move(effect)); }

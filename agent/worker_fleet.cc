@@ -192,7 +192,7 @@ void WorkerFleet::Relay(int64_t now_ns, v1::RelayedCommand command, Effects& eff
     return;
   }
   if (command.command().has_stop()) {  // a stop that is not obeyed has to end, too
-    StopOne(now_ns, options_.relayed_stop_grace_ns, command.command().stop().reason(), *worker, effects);
+    StopOne(now_ns, options_.relayed_stop_grace_ns, command.command().stop(), *worker, effects);
     return;
   }
   if (command.command().has_prepare()) {
@@ -236,25 +236,31 @@ void WorkerFleet::Stop(int64_t now_ns, const v1::StopWorkers& order, Effects& ef
     return id.job() == order.job() && (order.incarnation() == 0 || id.incarnation() == order.incarnation()) &&
            (order.devices().empty() || std::ranges::find(order.devices(), id.device()) != order.devices().end());
   };
+  v1::StopCommand stop;
+  stop.set_reason(order.reason());
+  stop.set_keeps_state(order.keeps_state());
   for (auto& [device, worker] : workers_) {
     if (worker.successor.has_value() && meant(*worker.successor)) {
       Refuse(*worker.successor, "stopped before it was started: " + order.reason(), effects);
       worker.successor.reset();
     }
     if (meant(worker.id)) {
-      StopOne(now_ns, order.grace_ns(), order.reason(), worker, effects);
+      StopOne(now_ns, order.grace_ns(), stop, worker, effects);
     }
   }
 }
 
 void WorkerFleet::StopAll(int64_t now_ns, int64_t grace_ns, const std::string& reason, Effects& effects) {
+  v1::StopCommand stop;
+  stop.set_reason(reason);
   for (auto& [device, worker] : workers_) {
     worker.successor.reset();
-    StopOne(now_ns, grace_ns, reason, worker, effects);
+    StopOne(now_ns, grace_ns, stop, worker, effects);
   }
 }
 
-void WorkerFleet::StopOne(int64_t now_ns, int64_t grace_ns, const std::string& reason, Worker& worker,
+// A worker that cannot be told that its states are for its successor is killed, for one that ends by itself drops them.
+void WorkerFleet::StopOne(int64_t now_ns, int64_t grace_ns, const v1::StopCommand& stop, Worker& worker,
                           Effects& effects) {
   if (worker.exited.has_value()) {
     return;
@@ -266,9 +272,11 @@ void WorkerFleet::StopOne(int64_t now_ns, int64_t grace_ns, const std::string& r
     return;
   }
   if (worker.session.has_value()) {
-    v1::WorkerCommand stop;
-    stop.mutable_stop()->set_reason(reason);
-    Command(worker, std::move(stop), effects);
+    v1::WorkerCommand command;
+    *command.mutable_stop() = stop;
+    Command(worker, std::move(command), effects);
+  } else if (stop.keeps_state()) {
+    Kill(worker, effects);
   } else {
     effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGTERM});
   }
@@ -429,12 +437,11 @@ void WorkerFleet::Tell(const WorkerExited& exited, const Worker& worker, Effects
   const std::string how = exited.signal != 0                     ? fmt::format("was killed by signal {}", exited.signal)
                           : exited.exit_code == kUnknownExitCode ? "ended; its exit code is not known"
                                                                  : fmt::format("exited with code {}", exited.exit_code);
-  effects.emplace_back(
-      WriteLog{expected ? LogLevel::kInfo : LogLevel::kWarning,
-               exited.pid == 0
-                   ? fmt::format("worker {} of job {} was not started: {}", NameOf(worker.id), worker.id.job(),
-                                 exited.last_words)
-                   : fmt::format("worker {} of job {} (pid {}) {}", NameOf(worker.id), worker.id.job(), exited.pid, how)});
+  effects.emplace_back(WriteLog{expected ? LogLevel::kInfo : LogLevel::kWarning,
+                                exited.pid == 0 ? fmt::format("worker {} of job {} was not started: {}",
+                                                              NameOf(worker.id), worker.id.job(), exited.last_words)
+                                                : fmt::format("worker {} of job {} (pid {}) {}", NameOf(worker.id),
+                                                              worker.id.job(), exited.pid, how)});
   if (exited.pid != 0) {
     untold_.emplace(Key{worker.id.device(), worker.id.incarnation()}, worker.id);
   }

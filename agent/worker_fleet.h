@@ -119,7 +119,7 @@ class WorkerFleet {
   bool IsOurs(const v1::WorkerId& id) const;
   void StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effects);
   void Refuse(const v1::WorkerId& id, std::string reason, Effects& effects);
-  void StopOne(int64_t now_ns, int64_t grace_ns, const std::string& reason, Worker& worker, Effects& effects);
+  void StopOne(int64_t now_ns, int64_t grace_ns, const v1::StopCommand& stop, Worker& worker, Effects& effects);
   void Kill(Worker& worker, Effects& effects);
   void ListRunning(int64_t now_ns, const KeeperListed::Running& running, Effects& effects);
   void ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects& effects);

@@ -149,6 +149,13 @@ Unary* ControlServiceAdapter::CheckpointJob(Context* context, const v1::Checkpoi
   return Ask(context, response, [&](CallId id) { return geopipe::CheckpointJob{id, request->name()}; });
 }
 
+Unary* ControlServiceAdapter::StopStray(Context* context, const v1::StopStrayRequest* request,
+                                        v1::StopStrayResponse* response) {
+  return Ask(context, response, [&](CallId id) {
+    return geopipe::StopStray{{{id}, request->site()}, request->node()};
+  });
+}
+
 Unary* ControlServiceAdapter::DrainSite(Context* context, const v1::DrainSiteRequest* request,
                                         v1::DrainSiteResponse* response) {
   return Ask(context, response, [&](CallId id) { return geopipe::DrainSite{id, request->site()}; });

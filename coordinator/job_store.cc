@@ -16,7 +16,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kSchemaVersion = 5;
+constexpr int64_t kSchemaVersion = 6;
 constexpr int64_t kOldestSchemaVersion = 2;
 constexpr int64_t kApplicationId = 0x67656f70;  // "geop"; what file(1) and we know our databases by
 constexpr uint64_t kIncarnationsApart = uint64_t{1} << 32;
@@ -61,6 +61,13 @@ constexpr const char* kAddTimelines = R"sql(
     job TEXT NOT NULL REFERENCES jobs(name) ON DELETE CASCADE, iteration INTEGER NOT NULL, timeline BLOB NOT NULL,
     PRIMARY KEY (job, iteration)) STRICT, WITHOUT ROWID;
   UPDATE schema_version SET version = 5;
+)sql";
+
+// Adds what is new in schema 6.
+constexpr const char* kAddFederation = R"sql(
+  CREATE TABLE federation (id TEXT NOT NULL) STRICT;
+  INSERT INTO federation VALUES (lower(hex(randomblob(8))));
+  UPDATE schema_version SET version = 6;
 )sql";
 
 struct Closer {
@@ -317,9 +324,10 @@ absl::Status SqliteJobStore::CheckSchema() {
   const bool exists = tables.Integer(0) > 0;
   tables.Reset();
   if (!exists) {
-    return Execute(
-        fmt::format("BEGIN IMMEDIATE; {} {} {} {} COMMIT;", kCreateJobs, kAddProgress, kAddDrainedSites, kAddTimelines),
-        "created");
+    // What is in the file itself survives the loss of the write-ahead log: above all, which federation it is of.
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} {} COMMIT; PRAGMA wal_checkpoint(TRUNCATE);", kCreateJobs,
+                               kAddProgress, kAddDrainedSites, kAddTimelines, kAddFederation),
+                   "created");
   }
   GP_ASSIGN_OR_RETURN(Statement version, Compile("SELECT version FROM schema_version"));
   if (version.Step() != SQLITE_ROW) {
@@ -328,8 +336,9 @@ absl::Status SqliteJobStore::CheckSchema() {
   const int64_t found = version.Integer(0);
   version.Reset();
   if (found >= kOldestSchemaVersion && found < kSchemaVersion) {
-    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} COMMIT;", found < 3 ? kAddProgress : "",
-                               found < 4 ? kAddDrainedSites : "", kAddTimelines),
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
+                               found < 3 ? kAddProgress : "", found < 4 ? kAddDrainedSites : "",
+                               found < 5 ? kAddTimelines : "", kAddFederation),
                    "converted");
   }
   if (found != kSchemaVersion) {
@@ -399,6 +408,11 @@ absl::StatusOr<StoredState> SqliteJobStore::Load() {
     GP_RETURN_IF_ERROR(LoadProgress(job));
   }
   GP_RETURN_IF_ERROR(LoadLinks(state));
+  GP_ASSIGN_OR_RETURN(Statement federation, Compile("SELECT id FROM federation"));
+  GP_RETURN_IF_ERROR(ForEachRow(federation, "the federation's name", [&] {
+    state.federation = federation.Bytes(0);
+    return !state.federation.empty();
+  }));
   GP_RETURN_IF_ERROR(ForEachRow(select_drained_, "a drained site", [&] {
     state.drained_sites.push_back(select_drained_.Bytes(0));
     return true;

@@ -42,10 +42,11 @@ constexpr int kMinPingIntervalMs = 1'000;
 constexpr int kMaxPingStrikes = 10;
 constexpr auto kShutdownGrace = std::chrono::milliseconds(500);
 
-CoordinatorOptions OptionsOf(const CoordinatorConfig& config, uint64_t incarnation) {
+CoordinatorOptions OptionsOf(const CoordinatorConfig& config, uint64_t incarnation, const std::string& federation) {
   CoordinatorOptions options;
   options.version = std::string(Version());
   options.incarnation = incarnation;
+  options.federation = federation;
   options.heartbeat_interval_ns = config.heartbeat_interval_ns;
   options.membership = config.membership;
   options.membership.max_agents = static_cast<size_t>(config.max_agents);
@@ -78,7 +79,7 @@ class Server final : public CoordinatorServer {
               done.secret = RandomBytes(kEpochSecretBytes);
               inbox_.Push(std::move(done));
             })),
-        runner_(std::make_unique<Coordinator>(OptionsOf(config, incarnation_), std::move(stored)),
+        runner_(std::make_unique<Coordinator>(OptionsOf(config, incarnation_, stored.federation), std::move(stored)),
                 RunnerParts{.inbox = inbox_,
                             .port = port_,
                             .store = *store_,

@@ -157,6 +157,13 @@ absl::StatusOr<v1::CheckpointJobResponse> ControlClient::CheckpointJob(const std
   return stub_->Call(&v1::ControlService::Stub::CheckpointJob, request);
 }
 
+absl::StatusOr<v1::StopStrayResponse> ControlClient::StopStray(const std::string& site, const std::string& node) {
+  v1::StopStrayRequest request;
+  request.set_site(site);
+  request.set_node(node);
+  return stub_->Call(&v1::ControlService::Stub::StopStray, request);
+}
+
 absl::StatusOr<v1::DrainSiteResponse> ControlClient::DrainSite(const std::string& site) {
   v1::DrainSiteRequest request;
   request.set_site(site);

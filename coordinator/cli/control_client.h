@@ -41,6 +41,7 @@ class ControlClient {
   absl::StatusOr<v1::PauseJobResponse> PauseJob(const std::string& name);
   absl::StatusOr<v1::ResumeJobResponse> ResumeJob(const std::string& name);
   absl::StatusOr<v1::CheckpointJobResponse> CheckpointJob(const std::string& name);
+  absl::StatusOr<v1::StopStrayResponse> StopStray(const std::string& site, const std::string& node);
   absl::StatusOr<v1::DrainSiteResponse> DrainSite(const std::string& site);
   absl::StatusOr<v1::UncordonSiteResponse> UncordonSite(const std::string& site);
   absl::StatusOr<v1::ListSitesResponse> ListSites();

@@ -8,10 +8,10 @@
 
 #include "coordinator/cli/asked_cluster.h"
 #include "coordinator/cli/control_client.h"
-#include "coordinator/cli/link_output.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/plan_output.h"
-#include "coordinator/cli/site_output.h"
+#include "coordinator/cli/sites/link_output.h"
+#include "coordinator/cli/sites/site_output.h"
 #include "coordinator/cli/verb.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"

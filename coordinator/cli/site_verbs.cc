@@ -1,4 +1,4 @@
-// geopipectl drain site and uncordon site.
+// geopipectl drain site, uncordon site and stop-stray.
 #include <fmt/format.h>
 
 #include "coordinator/cli/control_client.h"
@@ -85,6 +85,30 @@ absl::StatusOr<int> RunUncordon(std::span<const std::string> arguments) {
     PrintDocument({{"site", parsed.site}, {"drained", false}, {"already", response.already()}}, parsed.common.output);
   } else {
     PrintOut("site {} is {}\n", parsed.site, response.already() ? "already in use" : "in use again");
+  }
+  return kExitOk;
+}
+
+absl::StatusOr<int> RunStopStray(std::span<const std::string> arguments) {
+  std::vector<std::string> words;
+  FlagSet flags("geopipectl stop-stray",
+                "Stops the workers of a node whose run the coordinator does not know; what they have kept in memory is "
+                "lost. 'geopipectl get sites' names them.");
+  CommonFlags common;
+  flags.AddPositionals("SITE/NODE", &words, "The node.");
+  common.AddServer(flags);
+  if (const std::optional<int> exit_code = ParseVerbFlags(flags, arguments); exit_code.has_value()) {
+    return *exit_code;
+  }
+  const size_t slash = words.size() == 1 ? words.front().find('/') : std::string::npos;
+  if (slash == std::string::npos) {
+    return absl::InvalidArgumentError("name one node: geopipectl stop-stray SITE/NODE");
+  }
+  ControlClient client(common.server, common.timeout_ns);
+  GP_ASSIGN_OR_RETURN(const v1::StopStrayResponse response,
+                      client.StopStray(words.front().substr(0, slash), words.front().substr(slash + 1)));
+  for (const v1::StrayWorker& stray : response.strays()) {
+    PrintOut("stopping worker {}/{} of job {}\n", words.front(), stray.device(), stray.job());
   }
   return kExitOk;
 }

@@ -15,8 +15,8 @@
 #include <utility>
 #include <vector>
 
-#include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/measured_links.h"
+#include "coordinator/cluster/membership.h"
 #include "geopipe/v1/cluster.pb.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "geopipe/v1/worker_service.pb.h"

@@ -65,6 +65,7 @@ Membership::Admission Membership::Admit(int64_t now_ns, SessionId session, uint6
                  .orphan_grace_ns = hello.orphan_grace_ns(),
                  .trouble = std::move(trouble)};
   sessions_[session] = key;
+  refusals_.erase(key);
   return admission;
 }
 
@@ -87,6 +88,12 @@ bool Membership::Take(const NodeKey& key, uint64_t sequence) {
   const bool fresh = sequence > node.reports_taken;
   node.reports_taken = std::max(node.reports_taken, sequence);
   return fresh;
+}
+
+void Membership::NoteRefusal(const NodeKey& key, int64_t now_ns, std::string why) {
+  if (refusals_.size() < kMaxRefusals || refusals_.contains(key)) {
+    refusals_[key] = {.why = std::move(why), .at_ns = now_ns};
+  }
 }
 
 void Membership::NoteTrouble(const NodeKey& key, int64_t now_ns, std::string why) {
@@ -141,6 +148,7 @@ std::vector<Membership::HealthChange> Membership::Tick(int64_t now_ns) {
   std::erase_if(nodes_, [&](const auto& entry) {
     return entry.second.gone() && now_ns - entry.second.last_heard_ns >= kForgottenAfterNs;
   });
+  std::erase_if(refusals_, [&](const auto& entry) { return now_ns - entry.second.at_ns >= kRefusalForgottenAfterNs; });
   std::vector<HealthChange> changes;
   // After a long pause of this process (a slow disk, a stopped machine) it was not the agents that were silent.
   const int64_t pause_ns = last_tick_ns_ == 0 ? 0 : now_ns - last_tick_ns_;

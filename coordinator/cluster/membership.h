@@ -62,6 +62,8 @@ class Membership {
   static constexpr int64_t kForgottenAfterNs = int64_t{3600} * 1'000'000'000;
   // So is a trouble that nothing was tried to see the end of.
   static constexpr int64_t kTroubleForgottenAfterNs = int64_t{600} * 1'000'000'000;
+  static constexpr int64_t kRefusalForgottenAfterNs = int64_t{60} * 1'000'000'000;
+  static constexpr size_t kMaxRefusals = 256;
 
   Membership(std::string version, MembershipLimits limits) : version_(std::move(version)), limits_(limits) {}
 
@@ -92,6 +94,14 @@ class Membership {
   // The stream has ended; the node stays registered and fails when it is silent for too long.
   void Closed(SessionId session);
 
+  // Agents that were refused lately, each with the latest reason.
+  struct Refusal {
+    std::string why;
+    int64_t at_ns = 0;
+  };
+  void NoteRefusal(const NodeKey& key, int64_t now_ns, std::string why);
+  const std::map<NodeKey, Refusal>& refusals() const { return refusals_; }
+
   struct HealthChange {
     NodeKey node;
     NodeHealth health = NodeHealth::kAlive;
@@ -117,6 +127,7 @@ class Membership {
   int64_t last_rested_ns_ = 0;
   std::map<NodeKey, NodeRecord> nodes_;
   std::map<SessionId, NodeKey> sessions_;
+  std::map<NodeKey, Refusal> refusals_;
 };
 
 }  // namespace geopipe

@@ -8,6 +8,42 @@ namespace geopipe {
 
 void Strays::Add(const WorkerKey& worker, Stray stray) { strays_[worker] = std::move(stray); }
 
+void Strays::AddUnknown(int64_t now_ns, const WorkerKey& worker, const std::string& job, uint64_t incarnation,
+                        uint64_t agent) {
+  constexpr int64_t kGraceNs = 60'000'000'000;  // of agents whose configuration nobody knows
+  const Stray* known = Find(worker);
+  const bool is_known = known != nullptr && known->incarnation == incarnation;
+  Add(worker, {.job = job,
+               .run = 0,
+               .incarnation = incarnation,
+               .agent = agent,
+               .order = ~uint64_t{0},
+               .grace_ns = kGraceNs,
+               .noted_ns = is_known ? known->noted_ns : now_ns,
+               .alone_ns = now_ns,
+               .unknown = true});
+}
+
+std::vector<WorkerKey> Strays::UnknownAt(const NodeKey& node) const {
+  std::vector<WorkerKey> found;
+  for (const auto& [worker, stray] : strays_) {
+    if (stray.unknown && worker.node_key() == node) {
+      found.push_back(worker);
+    }
+  }
+  return found;
+}
+
+std::vector<WorkerKey> Strays::Overdue(int64_t now_ns) const {
+  std::vector<WorkerKey> found;
+  for (const auto& [worker, stray] : strays_) {
+    if (stray.unknown && now_ns - stray.noted_ns >= kUnknownNs) {
+      found.push_back(worker);
+    }
+  }
+  return found;
+}
+
 const Stray* Strays::Find(const WorkerKey& device) const {
   const auto found = strays_.find(device);
   return found == strays_.end() ? nullptr : &found->second;
@@ -23,6 +59,7 @@ void Strays::OnOrdered(const WorkerKey& worker, uint64_t incarnation, uint64_t a
   if (const auto found = strays_.find(worker); found != strays_.end() && found->second.incarnation == incarnation) {
     found->second.agent = agent;
     found->second.order = order;
+    found->second.unknown = false;
   }
 }
 

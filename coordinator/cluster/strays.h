@@ -1,6 +1,9 @@
-// Workers of finished jobs whose end nobody has reported: most for no longer than a heartbeat, but an agent may be
-// silent, or have come back without them (its state folder is lost, its container was replaced). Then they end by
-// themselves, and their devices stay taken until they have.
+// Workers that may be on devices of no live run. Most are of finished jobs, whose end nobody has reported, for no
+// longer than a heartbeat; but an agent may be silent, or have come back without them (its state folder is lost, its
+// container was replaced). Then they end by themselves, and their devices stay taken until they have.
+//
+// Others are of runs that the coordinator does not know, nor to be over: its store may be older than they are. They are
+// left alone for kUnknownNs, or until people have them stopped.
 //
 // A worker lives on while an agent speaks to it, or while it makes progress, which needs every rank of its run. So its
 // grace counts from when its agent is known to be gone, and no other rank of the run is under an agent that may not
@@ -11,6 +14,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "coordinator/cluster/names.h"
 
@@ -27,6 +31,7 @@ struct Stray {
   int64_t grace_ns = 0;  // after which it has ended by itself
   int64_t noted_ns = 0;
   int64_t alone_ns = 0;  // earliest time since which it may be alone
+  bool unknown = false;  // its run is, and it is not to be stopped yet
 };
 
 // Times are of one monotonic clock.
@@ -35,7 +40,15 @@ class Strays {
   // `limit_ns`: longest time for which a device is held; after that nobody can know better.
   explicit Strays(int64_t limit_ns) : limit_ns_(limit_ns) {}
 
+  static constexpr int64_t kUnknownNs = int64_t{3600} * 1'000'000'000;
+
   void Add(const WorkerKey& worker, Stray stray);
+  // Adds one of an unknown run, or notes that its agent still has it.
+  void AddUnknown(int64_t now_ns, const WorkerKey& worker, const std::string& job, uint64_t incarnation,
+                  uint64_t agent);
+  // Unknown ones: of the node, and those whose time is over.
+  std::vector<WorkerKey> UnknownAt(const NodeKey& node) const;
+  std::vector<WorkerKey> Overdue(int64_t now_ns) const;
   // The worker that may still be on the device; nullptr: none.
   const Stray* Find(const WorkerKey& device) const;
 

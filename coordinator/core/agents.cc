@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
+
 namespace geopipe {
 
 std::optional<Agents::Speaker> Agents::Hear(Now now, SessionId session, const v1::ConnectRequest& message) {
@@ -36,15 +38,34 @@ std::optional<Agents::Speaker> Agents::Hear(Now now, SessionId session, const v1
   return Speaker{node};
 }
 
+// A coordinator whose store is lost, or another one, must not touch the workers of a federation that it does not know.
+// Unavailable: the agent tries again, and goes on with its workers meanwhile.
+absl::Status Agents::CheckFederation(const v1::AgentHello& hello) const {
+  if (hello.federation().empty() || options_.federation.empty() || hello.federation() == options_.federation ||
+      hello.workers_size() == 0) {
+    return absl::OkStatus();
+  }
+  return absl::UnavailableError(fmt::format(
+      "agent {}/{} has {} of federation {}, and this coordinator's job store is of federation {}: they go on by "
+      "themselves; give this coordinator the store that belongs to them (state_dir, a volume that is not mounted, a "
+      "backup)",
+      hello.node().site(), hello.node().node(), Counted(hello.workers_size(), "worker"), hello.federation(),
+      options_.federation));
+}
+
 std::optional<Agents::Speaker> Agents::Admit(Now now, SessionId session, const v1::ConnectRequest& message) {
   const v1::AgentHello& hello = message.hello();
   const LinkMonitor::News news = links_.NewsIn(hello);
-  const Membership::Admission admission = membership_.Admit(now.ns, session, message.incarnation(), hello);
+  const NodeKey node{hello.node().site(), hello.node().node()};
+  absl::Status foreign = CheckFederation(hello);
+  const Membership::Admission admission = foreign.ok()
+                                              ? membership_.Admit(now.ns, session, message.incarnation(), hello)
+                                              : Membership::Admission{.status = std::move(foreign)};
   if (!admission.status.ok()) {
+    membership_.NoteRefusal(node, now.ns, std::string(admission.status.message()));
     Refuse(now, session, admission.status);
     return std::nullopt;
   }
-  const NodeKey node{hello.node().site(), hello.node().node()};
   links_.OnNodeGone(now, node);  // its earlier stream, if it had one
   if (admission.replaced.has_value()) {
     outbox_.Emit(CloseSession{*admission.replaced, absl::AbortedError("the same agent has opened a newer stream")});
@@ -62,6 +83,7 @@ std::optional<Agents::Speaker> Agents::Admit(Now now, SessionId session, const v
   welcome.mutable_welcome()->set_heartbeat_interval_ns(options_.heartbeat_interval_ns);
   welcome.mutable_welcome()->set_silent_after_ns(options_.membership.failed_after_ns);
   welcome.mutable_welcome()->set_orders_before(orders.log.before());
+  welcome.mutable_welcome()->set_federation(options_.federation);
   outbox_.Emit(SendToAgent{session, std::move(welcome)});
   links_.OnDeclared(node, news);
   // Both processes are the same as before: messages lost with the stream are sent again, and nothing else can be

@@ -19,6 +19,7 @@ Coordinator::Coordinator(CoordinatorOptions options, StoredState stored)
       jobs_(options_),
       links_(options_.probing, outbox_, membership_, jobs_),
       agents_(options_, outbox_, membership_, jobs_, links_),
+      unknown_(options_, outbox_, membership_, jobs_, strays_, agents_),
       watches_(options_, outbox_, jobs_),
       placement_(outbox_, membership_, strays_, jobs_, links_, stored_.drained_sites),
       ledger_(options_, outbox_, jobs_, links_, agents_),
@@ -94,6 +95,8 @@ void Coordinator::Handle(Now now, Each& event) {
     handle(links_);
   } else if constexpr (requires { placement_.On(now, event); }) {
     handle(placement_);
+  } else if constexpr (requires { unknown_.On(now, event); }) {
+    handle(unknown_);
   } else if constexpr (requires { watches_.On(now, event); }) {
     handle(watches_);
   } else {
@@ -155,6 +158,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     outbox_.AskToSchedule();
   }
   strays_.OnTick(now.ns);
+  unknown_.OnTick(now);
   NoteUnheard(now);
   for (Job* job : jobs_.InOrder()) {
     if (job->run != nullptr) {

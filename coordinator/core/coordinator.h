@@ -16,9 +16,9 @@
 #include <string_view>
 #include <vector>
 
-#include "coordinator/core/agents.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/cluster/strays.h"
+#include "coordinator/core/agents.h"
 #include "coordinator/core/coordinator_options.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/job.h"
@@ -29,6 +29,7 @@
 #include "coordinator/core/outbox.h"
 #include "coordinator/core/placement.h"
 #include "coordinator/core/progress_ledger.h"
+#include "coordinator/core/unknown_workers.h"
 #include "coordinator/core/watches.h"
 
 namespace geopipe {
@@ -120,6 +121,7 @@ class Coordinator {
   Jobs jobs_;
   LinkMonitor links_;
   Agents agents_;
+  UnknownWorkers unknown_;
   Watches watches_;
   Placement placement_;
   ProgressLedger ledger_;

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "coordinator/core/coordinator.h"
-#include "coordinator/core/run/worker_commands.h"
 
 namespace geopipe {
 
@@ -72,7 +71,6 @@ void Coordinator::TellReturned(Now now) {
 
 // Stops workers of no live run, and investigates workers of a live run that should be there and are not.
 void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello, bool fresh) {
-  constexpr std::string_view kReason = "the coordinator does not know this worker's job as running";
   std::map<std::string, std::map<WorkerKey, AgentNews::Living>> alive;  // by job
   for (int i = 0; i < hello.workers_size(); ++i) {
     const v1::WorkerId& worker = hello.workers(i);
@@ -83,11 +81,7 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
       }
       continue;
     }
-    // The worker is named by its incarnation: a later run of that name may have workers here.
-    agents_.Send({node, StopMessage(worker.job(), options_.run.stop_grace_ns, std::string(kReason), {worker.device()},
-                                    worker.incarnation())});
-    strays_.OnOrdered(KeyOf(worker), worker.incarnation(), membership_.Find(node)->incarnation,
-                      agents_.LastOrder(node));
+    unknown_.OnListed(now, node, worker);
   }
   for (Job* job : jobs_.Running()) {
     if (job->run->life().nodes.contains(node)) {

@@ -75,7 +75,7 @@ void Coordinator::Transition(Now now, Job& job, JobState to, const std::string& 
     persist.outcome = OutcomeOf(job);
   }
   if (job.run != nullptr) {
-    persist.record = IsFinal(to) ? v1::JobRecord() : RecordOf(job);
+    persist.record = RecordOf(job);
     persist.progress = ledger_.Take(now, job);
   }
   outbox_.Emit(std::move(persist));
@@ -247,6 +247,7 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   NoteStrays(now, job);
   job.past = std::move(job.run->told().iterations);
   job.resumable = job.run->life().checkpoints.resumable;
+  job.last_worker = LastWorkerOf(job);
   job.run.reset();
   job.return_due = false;
   outbox_.AskToSchedule();
@@ -308,6 +309,7 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
   StopAll(job, cause);
   NoteStrays(now, job);
   job.past = std::move(job.run->told().iterations);
+  job.last_worker = LastWorkerOf(job);
   job.run.reset();
   jobs_.KeepPast(job);
   outbox_.AskToSchedule();

@@ -13,6 +13,7 @@ namespace geopipe {
 struct CoordinatorOptions {
   std::string version;
   uint64_t incarnation = 1;  // of this process; greater than any earlier one's
+  std::string federation;    // of its store; agents with workers of another are refused; empty: none is
   int64_t heartbeat_interval_ns = 500'000'000;
   MembershipLimits membership;
   JobRunLimits run;

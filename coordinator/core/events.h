@@ -69,6 +69,10 @@ struct CheckpointJob : JobCall {};
 // Keeps new jobs off the site's devices, and makes jobs that have some leave.
 struct DrainSite : SiteCall {};
 struct UncordonSite : SiteCall {};
+// Stops the workers of unknown runs on a node.
+struct StopStray : SiteCall {
+  std::string node;
+};
 
 struct CancelJob : JobCall {
   std::string reason;
@@ -151,9 +155,9 @@ struct TimelinesLoaded {
 struct Tick {};
 
 using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob,
-                           ResumeJob, CheckpointJob, DrainSite, UncordonSite, ListSites, ListLinks, WatchStart,
-                           WatchMore, WatchStop, PlannerBegun, PlannerDone, SecretDrawn, PersistFailed, DrainNotStored,
-                           ProgressNotStored, IterationsLoaded, TimelinesLoaded, Tick>;
+                           ResumeJob, CheckpointJob, DrainSite, UncordonSite, StopStray, ListSites, ListLinks,
+                           WatchStart, WatchMore, WatchStop, PlannerBegun, PlannerDone, SecretDrawn, PersistFailed,
+                           DrainNotStored, ProgressNotStored, IterationsLoaded, TimelinesLoaded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -216,10 +220,10 @@ struct CloseSession {
   absl::Status status;
 };
 
-using ControlReply =
-    std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
-                 v1::PauseJobResponse, v1::ResumeJobResponse, v1::CheckpointJobResponse, v1::DrainSiteResponse,
-                 v1::UncordonSiteResponse, v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
+using ControlReply = std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
+                                  v1::PauseJobResponse, v1::ResumeJobResponse, v1::CheckpointJobResponse,
+                                  v1::DrainSiteResponse, v1::UncordonSiteResponse, v1::StopStrayResponse,
+                                  v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
 
 struct ReplyToCall {
   CallId call = 0;

@@ -164,6 +164,7 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
   auto job = std::make_unique<Job>();
   job->detail = stored.detail;
   job->iterations_before.resize(stored.detail.transitions_size(), 0);
+  job->last_worker = stored.record.last_worker();
   if (IsFinal(job->state())) {
     job->past = IterationLog(0, std::max(stored.next_iteration, stored.detail.summary().iterations_done()), 0);
     job->stored.has_more = stored.next_iteration > 0;
@@ -341,8 +342,18 @@ JobLife::Earlier EarlierOf(const Job& job) {
   return earlier;
 }
 
+uint64_t LastWorkerOf(const Job& job) {
+  return job.run == nullptr ? job.last_worker : std::max(job.last_worker, job.run->life().last_incarnation());
+}
+
 v1::JobRecord RecordOf(const Job& job) {
-  v1::JobRecord record = job.run == nullptr ? v1::JobRecord() : job.run->life().Record();
+  v1::JobRecord record;
+  if (IsFinal(job.state())) {
+    record.set_last_worker(LastWorkerOf(job));
+    return record;
+  }
+  record = job.run == nullptr ? v1::JobRecord() : job.run->life().Record();
+  record.set_last_worker(LastWorkerOf(job));
   record.set_closing(job.closing);
   for (const NodeKey& node : job.home) {
     *record.add_home() = ToProto(node);

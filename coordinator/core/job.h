@@ -45,6 +45,7 @@ struct Job {
   v1::JobDetail detail;   // what the store has; live figures are put in by DetailOf
   JobSpec spec;           // unset for finished jobs of an earlier life of the coordinator
   RunOptions options;
+  uint64_t last_worker = 0;     // number of the latest worker of its runs that are over; 0: not known
   std::unique_ptr<JobRun> run;  // from PROFILING until a final state, or until the job goes on elsewhere
 
   // --- While PENDING. ---
@@ -132,8 +133,11 @@ JobLife::Earlier EarlierOf(const Job& job);
 void KeepCurve(const Job& old, int64_t below, Job& job);
 // The newest checkpoint that is listed of the job, by the iteration before which it is; 0: there is none.
 int64_t LastCheckpoint(const v1::JobDetail& detail);
-// The store's record of a job that has a run, or had one.
+// The store's record of a job that has a run, or had one; of a job that is over only what tells its workers from
+// others.
 v1::JobRecord RecordOf(const Job& job);
+// Number of the latest worker that any run of the job was given; 0: not known.
+uint64_t LastWorkerOf(const Job& job);
 // Copies the memory that the run's ranks have reported to the detail.
 void NoteMemory(Job& job);
 // Copies iterations, last loss and medians as of now to the detail.

@@ -95,6 +95,7 @@ absl::StatusOr<v1::ApplyJobResponse> JobRequests::On(Now now, ApplyJob& event) {
     undo.removed = jobs_.Remove(gone);
   }
   Job& job = jobs_.Add(NewJob(std::move(event.job), std::move(event.run), now.unix_ns));
+  job.last_worker = undo.removed == nullptr || forget == undo.removed->name() ? 0 : LastWorkerOf(*undo.removed);
   if (keep_below > 0) {
     KeepCurve(*undo.removed, keep_below, job);
   }

@@ -19,10 +19,10 @@
 #include "coordinator/cluster/allocation.h"
 #include "coordinator/cluster/link_probing.h"
 #include "coordinator/cluster/links.h"
+#include "coordinator/cluster/measured_links.h"
 #include "coordinator/cluster/membership.h"
 #include "coordinator/core/jobs.h"
 #include "coordinator/core/outbox.h"
-#include "coordinator/cluster/measured_links.h"
 
 namespace geopipe {
 

@@ -50,7 +50,9 @@ std::vector<NodeOffer> Placement::Offers(const Job* own) const {
         offer.holders.insert((*holder)->name());
       } else if (const Stray* stray = strays_.Find(worker); stray != nullptr) {
         offer.holders.insert(
-            fmt::format("{} (over; its worker {} is not known to have ended)", stray->job, DisplayName(worker)));
+            stray->unknown
+                ? fmt::format("{} (unknown here; its worker {} is left alone)", stray->job, DisplayName(worker))
+                : fmt::format("{} (over; its worker {} is not known to have ended)", stray->job, DisplayName(worker)));
       } else {
         offer.free.push_back(device);
       }
@@ -304,6 +306,13 @@ absl::Status Placement::On(Now /*now*/, const DrainNotStored& event) {
 absl::StatusOr<v1::ListSitesResponse> Placement::On(Now now, const ListSites& /*event*/) const {
   const std::vector<Job*> running = jobs_.Running();
   v1::ListSitesResponse response;
+  for (const auto& [key, refusal] : membership_.refusals()) {
+    v1::RefusedAgent& refused = *response.add_refused();
+    refused.set_site(key.site);
+    refused.set_node(key.node);
+    refused.set_why(ToUtf8(refusal.why));
+    refused.set_age_ns(now.ns - refusal.at_ns);
+  }
   v1::SiteStatus* site = nullptr;
   for (const auto& [key, node] : membership_.nodes()) {
     if (site == nullptr || site->name() != key.site) {
@@ -320,6 +329,14 @@ absl::StatusOr<v1::ListSitesResponse> Placement::On(Now now, const ListSites& /*
     if (node.trouble.has_value()) {
       status.set_trouble(ToUtf8(node.trouble->why));
       status.set_trouble_ns(now.ns - node.trouble->since_ns);
+    }
+    for (const WorkerKey& worker : strays_.UnknownAt(key)) {
+      const Stray& stray = *strays_.Find(worker);
+      v1::StrayWorker& told = *status.add_strays();
+      told.set_job(stray.job);
+      told.set_device(worker.device);
+      told.set_age_ns(now.ns - stray.noted_ns);
+      told.set_stopped_in_ns(std::max<int64_t>(0, stray.noted_ns + Strays::kUnknownNs - now.ns));
     }
     for (const Job* job : running) {
       if (job->run->life().nodes.contains(key)) {

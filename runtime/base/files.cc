@@ -15,8 +15,8 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/file_format.h"
-#include "runtime/base/trouble.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe {

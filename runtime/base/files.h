@@ -14,7 +14,7 @@
 namespace geopipe {
 
 // Canonical status of a failed system call: "<what>: No such file or directory" as NotFound, and so on. It is the
-// node's trouble (runtime/base/trouble.h).
+// node's trouble (optimizer/base/trouble.h).
 absl::Status ErrnoStatus(int error_number, std::string_view what);
 
 // The whole file; of "-" standard input, which is not empty. OutOfRange when it has more than `max_bytes`;

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/file_format.h"
-#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -28,8 +28,7 @@ absl::Status OpenError(const std::string& path, int error) {
     case ENXIO:
       return absl::FailedPreconditionError(fmt::format("{}: is a socket or a device; name a regular file", path));
     default:
-      return OfNode(
-          absl::FailedPreconditionError(fmt::format("{}: cannot be opened: {}", path, std::strerror(error))));
+      return OfNode(absl::FailedPreconditionError(fmt::format("{}: cannot be opened: {}", path, std::strerror(error))));
   }
 }
 
@@ -60,9 +59,9 @@ absl::Status InputFile::Read(int64_t offset, std::span<std::byte> out) const {
       continue;
     }
     if (got < 0) {
-      return OfNode(absl::DataLossError(
-          fmt::format("{}: {} bytes at {} cannot be read: {}; check the disk and restore the file", path_, out.size(),
-                      offset, std::strerror(errno))));
+      return OfNode(
+          absl::DataLossError(fmt::format("{}: {} bytes at {} cannot be read: {}; check the disk and restore the file",
+                                          path_, out.size(), offset, std::strerror(errno))));
     }
     if (got == 0) {
       return absl::DataLossError(fmt::format(

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/input_file.h"
-#include "runtime/base/trouble.h"
 
 namespace geopipe {
 

@@ -12,8 +12,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/crc32c.h"
-#include "runtime/base/trouble.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
 #include "runtime/checkpoint/checkpoint_units.h"

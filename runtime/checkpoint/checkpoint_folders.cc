@@ -14,8 +14,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/files.h"
-#include "runtime/base/trouble.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/new_file.h"
 

@@ -6,8 +6,8 @@
 #include <cerrno>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/files.h"
-#include "runtime/base/trouble.h"
 #include "runtime/checkpoint/new_file.h"
 
 namespace geopipe {

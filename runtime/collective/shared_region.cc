@@ -9,8 +9,8 @@
 #include <cstring>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/files.h"
-#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {

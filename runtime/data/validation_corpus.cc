@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "runtime/base/trouble.h"
+#include "optimizer/base/trouble.h"
 
 namespace geopipe {
 namespace {

@@ -9,8 +9,8 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "optimizer/schedule/forward_only.h"
-#include "runtime/base/trouble.h"
 #include "runtime/executor/channels.h"
 #include "runtime/tensor/staging.h"
 

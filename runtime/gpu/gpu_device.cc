@@ -11,9 +11,9 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/thread_name.h"
-#include "runtime/base/trouble.h"
 #include "runtime/base/unique_fd.h"
 #include "runtime/gpu/open_port.h"
 

@@ -10,7 +10,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
-#include "runtime/base/trouble.h"
+#include "optimizer/base/trouble.h"
 
 namespace geopipe {
 namespace {

@@ -30,8 +30,9 @@ Schema<JobRunLimits> TimeoutsSchema() {
   using R = JobRunLimits;
   return Schema<R>()
       .Key("start", SomeUpTo(kMaxTimeoutNs), &R::start_timeout_ns, "Time for all workers of a job to start.")
-      .Key("start_trouble", SomeUpTo(kMaxTimeoutNs), &R::start_trouble_ns,
-           "Time without an iteration after which a job fails because its nodes were in trouble each time it was tried.")
+      .Key(
+          "start_trouble", SomeUpTo(kMaxTimeoutNs), &R::start_trouble_ns,
+          "Time without an iteration after which a job fails because its nodes were in trouble each time it was tried.")
       .Key("profile", SomeUpTo(kMaxTimeoutNs), &R::profile_timeout_ns, "Time for one round of measurements.")
       .Key("prepare", SomeUpTo(kMaxTimeoutNs), &R::prepare_timeout_ns, "Time for all ranks to prepare a plan.")
       .Key("commit", SomeUpTo(kMaxTimeoutNs), &R::commit_timeout_ns, "Time for all ranks to commit a plan.")

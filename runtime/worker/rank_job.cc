@@ -12,11 +12,11 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "optimizer/model/execution_config.h"
 #include "optimizer/model/patience.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/log.h"
-#include "runtime/base/trouble.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/state/checkpoint_sources.h"
 #include "runtime/data/validation_corpus.h"
@@ -555,7 +555,8 @@ absl::Status RankJob::CauseOf(const absl::Status& status) const {
   if (device.ok()) {
     return status;
   }
-  return absl::StrContains(status.message(), device.message()) ? Reworded(device, std::string(status.message())) : device;
+  return absl::StrContains(status.message(), device.message()) ? Reworded(device, std::string(status.message()))
+                                                               : device;
 }
 
 void RankJob::NoteState(int64_t next_iteration) {

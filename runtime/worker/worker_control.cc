@@ -8,8 +8,8 @@
 #include <utility>
 #include <variant>
 
+#include "optimizer/base/trouble.h"
 #include "runtime/base/backoff.h"
-#include "runtime/base/trouble.h"
 #include "runtime/base/utf8.h"
 
 namespace geopipe {

@@ -4,8 +4,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/trouble.h"
 #include "proto/wire/telemetry_wire.h"
-#include "runtime/base/trouble.h"
 #include "runtime/base/utf8.h"
 #include "runtime/worker/worker_control.h"
 
@@ -13,6 +13,7 @@ namespace geopipe {
 namespace {
 
 constexpr size_t kMaxDeferred = 16;
+constexpr int kExitStateKept = 3;  // any but 0, with which a worker's memory is dropped
 
 // True when the error can only follow from the loss of another rank, or of the link to it.
 bool IsConsequence(const absl::Status& status) {
@@ -29,7 +30,7 @@ void WorkerControl::PassOver(LogLevel level, std::string text) {
 void WorkerControl::Handle(v1::WorkerCommand command) {
   if (command.has_stop()) {
     Log(LogLevel::kInfo, fmt::format("stopping: {}", command.stop().reason()));
-    Stop(0, command.stop().reason(), kFlushNs);
+    Stop(command.stop().keeps_state() ? kExitStateKept : 0, command.stop().reason(), kFlushNs);
     return;
   }
   if (busy()) {

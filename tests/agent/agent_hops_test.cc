@@ -331,6 +331,33 @@ TEST_CASE("a coordinator that another has followed is not obeyed") {
   CHECK(Describe(agent.Step(again_ns, Welcome(2, 500 * kMs, 21))) == Strings{"remember 21", "announce"});
 }
 
+// The welcome of a coordinator of the federation.
+CoordinatorMessage WelcomeOf(ConnectionId connection, const std::string& federation, uint64_t incarnation) {
+  CoordinatorMessage message = Welcome(connection, 500 * kMs, incarnation);
+  message.message.mutable_welcome()->set_federation(federation);
+  return message;
+}
+
+TEST_CASE("a coordinator of another federation is not obeyed as long as this node has workers") {
+  AgentOptions options = TestOptions();
+  options.known_coordinator = 20;
+  options.federation = "a";
+  const bool has_workers = GENERATE(false, true);
+  Agent agent(TestConfig(), options);
+  agent.Step(0, has_workers ? Listed({TestWorker(0)}) : KeeperListed{});
+  if (has_workers) {
+    CHECK(Describe(agent.Step(0, WelcomeOf(1, "b", 21))) == Strings{"hangup 1"});
+    CHECK(Describe(agent.Step(0, Stop(1, 0))).empty());
+    const int64_t again_ns = agent.next_deadline_ns();
+    const Effects dialled = agent.Step(again_ns, Tick{});
+    CHECK(Describe(dialled) == Strings{"dial 2 [0#7]"});
+    CHECK(std::get<Dial>(dialled.at(0)).hello.hello().federation() == "a");
+    CHECK(Describe(agent.Step(again_ns, WelcomeOf(2, "a", 21))) == Strings{"remember 21", "announce"});
+  } else {  // its coordinators count anew
+    CHECK(Describe(agent.Step(0, WelcomeOf(1, "b", 3))) == Strings{"remember 3", "announce"});
+  }
+}
+
 TEST_CASE("with a full queue streams are not read on, until the coordinator has made room") {
   HopsNode node;
   node.At(0, Start(1, {0, 1}));

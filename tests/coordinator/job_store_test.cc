@@ -290,12 +290,29 @@ TEST_CASE("the incarnation grows with every start, whatever the clock says") {
   }
 }
 
+TEST_CASE("a store has a name that no other has, and keeps it, also without its write-ahead log") {
+  const Folder folder;
+  const Folder other;
+  const std::string name = (*(*JobStore::Open(folder.path()))->Load()).federation;
+  CHECK(name.size() == 16);
+  CHECK((*(*JobStore::Open(other.path()))->Load()).federation != name);
+  {
+    auto store = *JobStore::Open(folder.path());
+    REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+    std::filesystem::copy_file(folder.path(), folder.path() + ".main");  // without its log
+  }
+  CHECK((*(*JobStore::Open(folder.path() + ".main"))->Load()).federation == name);
+}
+
 TEST_CASE("a store of an earlier schema is read and goes on as one of this version") {
   const Folder folder;
   { REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok()); }
-  const int schema = GENERATE(2, 3, 4);
+  const int schema = GENERATE(2, 3, 4, 5);
   CAPTURE(schema);
-  Execute(folder.path(), "DROP TABLE timelines; UPDATE schema_version SET version = 4");
+  Execute(folder.path(), "DROP TABLE federation; UPDATE schema_version SET version = 5");
+  if (schema < 5) {
+    Execute(folder.path(), "DROP TABLE timelines; UPDATE schema_version SET version = 4");
+  }
   if (schema < 4) {
     Execute(folder.path(), "DROP TABLE drained_sites; UPDATE schema_version SET version = 3");
   }
@@ -309,6 +326,7 @@ TEST_CASE("a store of an earlier schema is read and goes on as one of this versi
     const StoredState state = *store->Load();
     REQUIRE(state.jobs.size() == 1);
     CHECK(state.jobs[0].record.run_incarnation() == 0);
+    CHECK(state.federation.size() == 16);
     CHECK(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(opened, 1)}, .partial = {}}}, {}).ok());
   }
 }
@@ -344,7 +362,7 @@ TEST_CASE("a store that cannot be used says why and what to do") {
     Execute(folder.path(), "UPDATE schema_version SET version = 7");
     const absl::Status status = JobStore::Open(folder.path()).status();
     CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
-    CHECK(std::string(status.message()).find("schema 7; this version knows 5") != std::string::npos);
+    CHECK(std::string(status.message()).find("schema 7; this version knows 6") != std::string::npos);
   }
   SECTION("another program's, which is left as it is") {
     const std::string sql = GENERATE("CREATE TABLE bookmarks (url TEXT)", "PRAGMA application_id=252006",

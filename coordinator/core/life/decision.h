@@ -40,9 +40,9 @@ struct Decision {
   std::string_view rule = "wait";  // that decided
   Kind kind = Kind::kWait;
   JobState to = v1::JOB_STATE_UNSPECIFIED;
-  std::string sentence = {};       // why: cause of a transition or loss, reason to wait
-  int64_t iteration = 0;           // of kSave; kEnter: that the ranks rest before
-  std::string_view loss = {};      // kind of loss, one of kLossKinds
+  std::string sentence = {};             // why: cause of a transition or loss, reason to wait
+  int64_t iteration = 0;                 // of kSave; kEnter: that the ranks rest before
+  std::string_view loss = {};            // kind of loss, one of kLossKinds
   std::vector<LostWorker> workers = {};  // of kLose
   Epoch epoch = {};
 };

@@ -187,7 +187,7 @@ NodeMessage MessageOf(const Situation& s, const WorkerKey& worker, const Order& 
       return {worker.node_key(), StartMessage(s.life.job.name, order.number, {worker.device})};
     case Order::Kind::kReplace:
       return {worker.node_key(),
-              StopMessage(s.life.job.name, 0, "another is started in its place", {worker.device}, order.number)};
+              StopMessage(s.life.job.name, 0, "another is started in its place", {worker.device}, order.number, true)};
     case Order::Kind::kProfile:
       return CommandTo(s.life, worker, ProfileOrder(s, worker));
     case Order::Kind::kPrepare:

@@ -7,11 +7,11 @@
 #include <utility>
 #include <vector>
 
+#include "coordinator/cluster/measured_links.h"
 #include "coordinator/core/life/decision.h"
 #include "coordinator/core/life/orders.h"
 #include "coordinator/core/run/job_state.h"
 #include "coordinator/core/run/run_checkpoints.h"
-#include "coordinator/cluster/measured_links.h"
 
 namespace geopipe {
 
@@ -23,11 +23,11 @@ struct Reaction {
   // A loss after which the job is to go on: it moves to RECOVERING, or is in it already, or, where it has no epoch yet,
   // back to PENDING. Durable before anything is started again.
   struct Loss {
-    std::string kind;           // FailureEvidence
-    std::string cause;          // one sentence
+    std::string kind;                 // FailureEvidence
+    std::string cause;                // one sentence
     std::vector<LostWorker> workers;  // to be started again
-    int64_t delay_ns = 0;       // before anything is
-    int64_t stalled_ns = 0;     // time without progress before it was noticed
+    int64_t delay_ns = 0;             // before anything is
+    int64_t stalled_ns = 0;           // time without progress before it was noticed
   };
   std::optional<Change> change = std::nullopt;
   std::vector<NodeMessage> sends = {};           // to be sent now; they do not depend on `change`

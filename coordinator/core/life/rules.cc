@@ -43,7 +43,8 @@ Answer Hopeless(const Situation& s) {
                   : cause->sentence);
 }
 
-// Workers with trouble count as lost, and these. A worker's own losses are counted, those by its node's trouble are timed.
+// Workers with trouble count as lost, and these. A worker's own losses are counted, those by its node's trouble are
+// timed.
 Answer LoseOrFail(const Situation& s, const FailureEvidence& cause, std::vector<LostWorker> more = {}) {
   Decision lose{
       .kind = Decision::Kind::kLose, .sentence = cause.sentence, .loss = cause.kind, .workers = std::move(more)};

@@ -84,13 +84,13 @@ bool Situation::MayRecover() const {
          life.state != v1::JOB_STATE_PLANNING;
 }
 
-// Without an epoch it has nothing to lose and may start over. Only failures of devices are worth it, since a worker's own
-// would recur; but a job that had an epoch in an earlier run starts over after any that is not permanent.
+// Without an epoch it has nothing to lose and may start over. Only failures of devices are worth it, since a worker's
+// own would recur; but a job that had an epoch in an earlier run starts over after any that is not permanent.
 bool Situation::Survives(const FailureEvidence& why) const {
   const bool recurs = why.permanent && !(why.of_node && HasTrained());
   const bool by_devices = why.kind == "killed" || why.kind == "silent" || why.kind == "gone" || why.kind == "unfit";
-  const bool may_begin_again = limits.restarts_per_hour > 0 && !life.epoch.has_value() &&
-                               (by_devices || (life.epochs_before > 0 && !recurs));
+  const bool may_begin_again =
+      limits.restarts_per_hour > 0 && !life.epoch.has_value() && (by_devices || (life.epochs_before > 0 && !recurs));
   return (MayRecover() && !recurs) || may_begin_again;
 }
 

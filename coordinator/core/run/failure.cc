@@ -48,10 +48,11 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit, 
   const std::string who = fmt::format("worker {} (site {}, pid {})", DisplayName(worker), worker.site, exit.pid());
   const std::string words = LastLine(exit.last_words());
   if (exit.not_started()) {
-    return {.worth = Worth::kRoot,
-            .sentence = fmt::format("worker {} (site {}) cannot be started: {}", DisplayName(worker), worker.site, words),
-            .kind = "unfit",
-            .of_node = true};
+    return {
+        .worth = Worth::kRoot,
+        .sentence = fmt::format("worker {} (site {}) cannot be started: {}", DisplayName(worker), worker.site, words),
+        .kind = "unfit",
+        .of_node = true};
   }
   const std::string said = words.empty() ? "" : fmt::format("; its last words: {}", words);
   if (exit.signal() != 0) {

@@ -32,8 +32,9 @@ struct FailureEvidence {
 // Kinds of losses, in order: connections broke and nobody ended; a signal; an exit without a signal; an error of the
 // worker's own; silence; an action that does not end; an agent came back without the worker; nothing is heard of the
 // agent; an order was not carried out in time; no iteration ends; a checkpoint cannot be read; its node is unfit.
-inline constexpr std::string_view kLossKinds[] = {"cut",  "killed",      "exited", "failed",      "silent",     "stuck",
-                                                  "gone", "unreachable", "late",   "no_progress", "unreadable", "unfit"};
+inline constexpr std::string_view kLossKinds[] = {"cut",    "killed",      "exited",     "failed",
+                                                  "silent", "stuck",       "gone",       "unreachable",
+                                                  "late",   "no_progress", "unreadable", "unfit"};
 
 // Evidence of an exit that nobody asked for: by signal ("worker west/n0/0 (pid 12, site west) was killed by signal 9
 // (SIGKILL)") or by itself, with the end of what it said; or of a start that came to nothing. `attached`: it had said
@@ -42,8 +43,8 @@ FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::WorkerExit& exit, 
 
 // Evidence of a worker's report of its own failure. A broken or silent peer (UNAVAILABLE, DEADLINE_EXCEEDED, ABORTED,
 // CANCELLED) is a consequence; everything else is a root cause, and permanent unless it is a bug or a device that has
-// failed (INTERNAL, UNKNOWN): what is missing, does not fit or is damaged is so for the next worker, too, at least for a
-// job that has yet to show that it works anywhere.
+// failed (INTERNAL, UNKNOWN): what is missing, does not fit or is damaged is so for the next worker, too, at least for
+// a job that has yet to show that it works anywhere.
 FailureEvidence EvidenceOf(const WorkerKey& worker, const v1::FailureReport& report);
 
 class FailureDiagnosis {

@@ -33,6 +33,7 @@ struct StoredState {
   std::vector<StoredJob> jobs;  // in order of submission
   std::vector<StoredLink> links;
   std::vector<std::string> drained_sites;
+  std::string federation = {};  // a name that no other store has; empty: not known
 };
 
 // Reports of a job's ranks since it was last stored.

@@ -15,7 +15,7 @@ v1::ConnectResponse StartMessage(const std::string& job, uint64_t incarnation, c
 }
 
 v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const std::string& reason,
-                                const std::vector<int32_t>& devices, uint64_t incarnation) {
+                                const std::vector<int32_t>& devices, uint64_t incarnation, bool keeps_state) {
   v1::ConnectResponse message;
   v1::StopWorkers& stop = *message.mutable_stop_workers();
   stop.set_job(job);
@@ -23,6 +23,7 @@ v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const 
   stop.set_reason(reason);
   stop.mutable_devices()->Assign(devices.begin(), devices.end());
   stop.set_incarnation(incarnation);
+  stop.set_keeps_state(keeps_state);
   return message;
 }
 

@@ -19,10 +19,10 @@
 #include "optimizer/base/check.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/files.h"
 #include "runtime/base/host_memory.h"
-#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -451,9 +451,10 @@ absl::Status KeptStates::Attach(Device& device) {
   GP_CHECK(memory_ != nullptr, "there is no room for a state; Prepare was not called");
   Detach();
   if (const absl::Status status = device.Register(memory_.get(), layout_.bytes()); !status.ok()) {
-    return Reworded(status, fmt::format("the device cannot copy to the memory for the last two states of this rank: {}; "
-                                        "choose another recovery than memory",
-                                        std::string(status.message())));
+    return Reworded(status,
+                    fmt::format("the device cannot copy to the memory for the last two states of this rank: {}; "
+                                "choose another recovery than memory",
+                                std::string(status.message())));
   }
   attached_ = &device;
   return absl::OkStatus();

@@ -10,8 +10,8 @@
 #include <cerrno>
 #include <cstring>
 
+#include "optimizer/base/trouble.h"
 #include "runtime/base/clock.h"
-#include "runtime/base/trouble.h"
 
 namespace geopipe {
 namespace {

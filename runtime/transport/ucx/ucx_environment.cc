@@ -16,8 +16,8 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/log.h"
-#include "runtime/base/trouble.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe {

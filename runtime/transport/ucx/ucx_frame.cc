@@ -17,10 +17,10 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread_name.h"
-#include "runtime/base/trouble.h"
 #include "runtime/transport/ucx/device_ip.h"
 
 namespace geopipe {

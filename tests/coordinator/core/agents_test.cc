@@ -69,7 +69,7 @@ TEST_CASE("an agent that takes no orders has to come again, and is then told wha
     stranger.set_site("north");
     stranger.set_node("n0");
     stranger.set_job("gone");
-    stranger.set_incarnation(i + 1);
+    stranger.set_incarnation(100'000 + i);  // given by this coordinator
   }
   const SessionId north = f.Register("north", 1, strangers);
   CHECK(f.Last<SendToAgent>().size() == OrderLog::kMaxOrders + 1);  // and a welcome
@@ -83,7 +83,7 @@ TEST_CASE("an agent that takes no orders has to come again, and is then told wha
   const std::vector<SendToAgent> sent = f.Last<SendToAgent>();
   REQUIRE(sent.size() == 2);
   CHECK(sent[0].message.welcome().orders_before() == strangers.size());
-  CHECK(sent[1].message.stop_workers().incarnation() == 1);
+  CHECK(sent[1].message.stop_workers().incarnation() == 100'000);
   CHECK(sent[1].message.sequence() == strangers.size() + 1);
   CHECK(f.broken == "");
 }

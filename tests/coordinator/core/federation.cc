@@ -418,6 +418,7 @@ SessionId Federation::Register(const std::string& name, uint64_t incarnation, co
     }
   }
   hello.set_orphan_grace_ns(orphan_grace_ns);
+  hello.set_federation(known_federation);
   hello.mutable_workers()->Assign(workers.begin(), workers.end());
   hello.mutable_worker_states()->Assign(states.begin(), states.end());
   open.insert(session);

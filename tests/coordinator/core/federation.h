@@ -125,6 +125,7 @@ class Federation {
   bool one_host = false;                      // they are all on
   std::optional<v1::NetworkSpec> network;     // of their sites, shaped; none
   int64_t orphan_grace_ns = 0;                // that they tell
+  std::string known_federation;               // that they have obeyed
   std::string no_cuda;                        // why they refuse that backend; empty: they do not
   int64_t iteration_ns = 1000;                // of plans
   bool refuses_jobs = false;                  // the store does: PersistFailed follows

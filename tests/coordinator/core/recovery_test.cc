@@ -350,7 +350,7 @@ TEST_CASE("a worker that is lost five times within an hour is one too often, and
   Run(f);
   for (uint64_t loss = 1; loss <= 4; ++loss) {
     f.Exit(DeviceAt("west"), loss % 2 == 0 ? kKilled : 6);
-    f.RunFor(20 * kSecond);  // longer and longer, for nothing comes of it
+    f.RunFor(20 * kSecond);           // longer and longer, for nothing comes of it
     f.Answer("west", HelloWith({}));  // else its node could not start it, which is no loss
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
   }

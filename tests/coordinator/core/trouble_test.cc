@@ -82,7 +82,8 @@ TEST_CASE("a worker that cannot be started for a minute costs the job that minut
   RunAndFailStarts(f, 60 * kSecond);
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
   f.FailStart(DeviceAt("west"), kNoFork);
-  CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("its node is unfit, and it is tried again every 10.0 s: worker west/n0"));
+  CHECK_THAT(f.CauseOf("tiny"),
+             Catch::StartsWith("its node is unfit, and it is tried again every 10.0 s: worker west/n0"));
   CHECK(StatusOf(f, "west").trouble() == "worker west/n0/0 (site west) cannot be started: " + kNoFork);
   CHECK(StatusOf(f, "west").trouble_ns() >= 50 * kSecond);
   CHECK(StatusOf(f, "north").trouble().empty());

@@ -37,7 +37,7 @@ TEST_CASE("nothing is wider than the terminal") {
   CAPTURE(columns);
   for (const char* verb :
        {"playground", "plan", "simulate", "apply", "get", "describe", "watch", "profile", "trace", "cancel", "pause",
-        "resume", "checkpoint", "drain", "uncordon", "export-hf", "explain", "version"}) {
+        "resume", "checkpoint", "drain", "uncordon", "stop-stray", "export-hf", "explain", "version"}) {
     CheckWidth("geopipectl", {verb, "--help"}, columns);
   }
   for (const char* program : {"geopipectl", "geopipe-agent", "geopipe-coordinator", "geopipe-worker"}) {

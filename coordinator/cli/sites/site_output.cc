@@ -1,4 +1,4 @@
-#include "coordinator/cli/site_output.h"
+#include "coordinator/cli/sites/site_output.h"
 
 #include <fmt/format.h>
 
@@ -65,6 +65,17 @@ Json RefusedJson(const v1::NodeSpec& node) {
   return reasons;
 }
 
+Json StraysJson(const v1::NodeStatus& node) {
+  Json strays = Json::array();
+  for (const v1::StrayWorker& stray : node.strays()) {
+    strays.push_back({{"job", stray.job()},
+                      {"device", stray.device()},
+                      {"age_s", Seconds(stray.age_ns())},
+                      {"stopped_in_s", Seconds(stray.stopped_in_ns())}});
+  }
+  return strays;
+}
+
 }  // namespace
 
 Table SiteTableOf(const v1::ListSitesResponse& sites, const v1::ListLinksResponse& links, bool wide) {
@@ -100,10 +111,21 @@ std::string SiteTroubles(const v1::ListSitesResponse& sites) {
   for (const v1::SiteStatus& site : sites.sites()) {
     for (const v1::NodeStatus& node : site.nodes()) {
       if (!node.trouble().empty()) {
-        lines += fmt::format("warning: node {}/{} has been unfit for {} and is tried again every 10 s: {}\n", site.name(),
-                             node.spec().node(), HumanAge(node.trouble_ns()), node.trouble());
+        lines += fmt::format("warning: node {}/{} has been unfit for {} and is tried again every 10 s: {}\n",
+                             site.name(), node.spec().node(), HumanAge(node.trouble_ns()), node.trouble());
+      }
+      for (const v1::StrayWorker& stray : node.strays()) {
+        lines += fmt::format(
+            "warning: device {} of node {}/{} has a worker of job {} whose run the coordinator does not know; it is "
+            "left alone, and stopped in {} or by 'geopipectl stop-stray {}/{}'\n",
+            stray.device(), site.name(), node.spec().node(), stray.job(), HumanAge(stray.stopped_in_ns()), site.name(),
+            node.spec().node());
       }
     }
+  }
+  for (const v1::RefusedAgent& refused : sites.refused()) {
+    lines += fmt::format("warning: agent {}/{} was refused {} ago: {}\n", refused.site(), refused.node(),
+                         HumanAge(refused.age_ns()), refused.why());
   }
   return lines;
 }
@@ -124,6 +146,7 @@ Json SitesToJson(const v1::ListSitesResponse& sites, const v1::ListLinksResponse
                       {"network", NetworkJson(node.spec(), links)},
                       {"refused_backends", RefusedJson(node.spec())},
                       {"workers", node.workers_summary()},
+                      {"strays", StraysJson(node)},
                       {"version", node.version()},
                       {"last_heartbeat_age_s", Seconds(node.last_heartbeat_age_ns())}});
     }

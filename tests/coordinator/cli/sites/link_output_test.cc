@@ -1,4 +1,4 @@
-#include "coordinator/cli/link_output.h"
+#include "coordinator/cli/sites/link_output.h"
 
 #include <catch2/catch.hpp>
 

@@ -1,4 +1,4 @@
-#include "coordinator/cli/site_output.h"
+#include "coordinator/cli/sites/site_output.h"
 
 #include <catch2/catch.hpp>
 

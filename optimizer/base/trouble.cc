@@ -1,4 +1,4 @@
-#include "runtime/base/trouble.h"
+#include "optimizer/base/trouble.h"
 
 #include <absl/strings/cord.h>
 

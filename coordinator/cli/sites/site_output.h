@@ -13,7 +13,7 @@ namespace geopipe {
 // declared", or as `links` has it measured, or "-". `wide` adds version and heartbeat.
 Table SiteTableOf(const v1::ListSitesResponse& sites, const v1::ListLinksResponse& links, bool wide);
 
-// A line for each node in trouble; empty without any.
+// A line for each node in trouble, worker of an unknown run and agent that was refused; empty without any.
 std::string SiteTroubles(const v1::ListSitesResponse& sites);
 
 // Everything, in base units: one entry per node.
