@@ -140,7 +140,7 @@ Unary* ControlServiceAdapter::PauseJob(Context* context, const v1::PauseJobReque
 Unary* ControlServiceAdapter::ResumeJob(Context* context, const v1::ResumeJobRequest* request,
                                         v1::ResumeJobResponse* response) {
   return Ask(context, response, [&](CallId id) {
-    return geopipe::ResumeJob{id, request->name(), RandomBytes(kEpochSecretBytes)};
+    return geopipe::ResumeJob{{{id}, request->name()}, RandomBytes(kEpochSecretBytes), request->from()};
   });
 }
 

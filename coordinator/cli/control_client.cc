@@ -143,9 +143,10 @@ absl::StatusOr<v1::PauseJobResponse> ControlClient::PauseJob(const std::string& 
   return stub_->Call(&v1::ControlService::Stub::PauseJob, request);
 }
 
-absl::StatusOr<v1::ResumeJobResponse> ControlClient::ResumeJob(const std::string& name) {
+absl::StatusOr<v1::ResumeJobResponse> ControlClient::ResumeJob(const std::string& name, v1::ResumeFrom from) {
   GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::ResumeJobRequest request;
+  request.set_from(from);
   request.set_name(name);
   return stub_->Call(&v1::ControlService::Stub::ResumeJob, request);
 }

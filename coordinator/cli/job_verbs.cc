@@ -22,18 +22,35 @@ struct JobAnswer {
   bool already = false;
 };
 
+// Flags of all of them; each verb has some.
+struct JobFlags {
+  std::string reason;
+  bool checkpoint = false;
+  std::string from;
+};
+
 struct JobVerb {
   const char* name;
   const char* summary;
-  bool ends = false;  // takes --reason and --checkpoint
-  absl::StatusOr<JobAnswer> (*call)(ControlClient& client, const std::string& job, const std::string& reason,
-                                    bool checkpoint);
+  bool ends = false;     // takes --reason and --checkpoint
+  bool chooses = false;  // takes --from
+  absl::StatusOr<JobAnswer> (*call)(ControlClient& client, const std::string& job, const JobFlags& flags);
 };
 
 template <class Response>
 absl::StatusOr<JobAnswer> AnswerOf(absl::StatusOr<Response> response) {
   GP_RETURN_IF_ERROR(response.status());
   return JobAnswer{.job = std::move(*response->mutable_job()), .already = response->already()};
+}
+
+absl::StatusOr<v1::ResumeFrom> FromOf(const std::string& from) {
+  if (from.empty()) {
+    return v1::RESUME_FROM_UNSPECIFIED;
+  }
+  if (from == "newest" || from == "store") {
+    return from == "store" ? v1::RESUME_FROM_STORE : v1::RESUME_FROM_NEWEST;
+  }
+  return absl::InvalidArgumentError(fmt::format("--from {}: it is newest or store", from));
 }
 
 bool IsOver(v1::JobState state) {
@@ -72,14 +89,18 @@ std::string AlreadyWords(std::string_view verb, const v1::JobSummary& job) {
 absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string> arguments) {
   CommonFlags common;
   std::vector<std::string> jobs;
-  std::string reason = fmt::format("asked for by geopipectl {}", verb.name);
-  bool checkpoint = false;
+  JobFlags given{.reason = fmt::format("asked for by geopipectl {}", verb.name)};
   FlagSet flags(fmt::format("geopipectl {}", verb.name), verb.summary);
   flags.AddPositionals("JOB", &jobs, "Names of jobs ('geopipectl get jobs').");
   if (verb.ends) {
-    flags.Add("reason", &reason, "TEXT", "Shown as the cause in describe.");
-    flags.Add("checkpoint", &checkpoint,
+    flags.Add("reason", &given.reason, "TEXT", "Shown as the cause in describe.");
+    flags.Add("checkpoint", &given.checkpoint,
               "First write a checkpoint behind the iteration under way; waits until it is complete.");
+  }
+  if (verb.chooses) {
+    flags.Add("from", &given.from, "newest|store",
+              "Of a job that is paused because the job store was older than its run: from the newest state that its "
+              "workers hold, or from the newest checkpoint in the store.");
   }
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json", "yaml"});
@@ -93,8 +114,8 @@ absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string>
   nlohmann::ordered_json done = nlohmann::ordered_json::array();
   absl::Status failed;
   for (const std::string& job : jobs) {
-    absl::StatusOr<JobAnswer> answer = verb.call(client, job, reason, checkpoint);
-    if (answer.ok() && checkpoint && !IsOver(answer->job.state())) {
+    absl::StatusOr<JobAnswer> answer = verb.call(client, job, given);
+    if (answer.ok() && given.checkpoint && !IsOver(answer->job.state())) {
       answer = AwaitEnd(common, job);
     }
     if (!answer.ok()) {
@@ -126,29 +147,34 @@ absl::StatusOr<int> RunJobVerb(const JobVerb& verb, std::span<const std::string>
 }  // namespace
 
 absl::StatusOr<int> RunCancel(std::span<const std::string> arguments) {
-  return RunJobVerb({.name = "cancel",
-                     .summary = "Stops jobs for good; their state becomes CANCELLED.",
-                     .ends = true,
-                     .call = [](ControlClient& client, const std::string& job, const std::string& reason,
-                                bool checkpoint) { return AnswerOf(client.CancelJob(job, reason, checkpoint)); }},
-                    arguments);
+  return RunJobVerb(
+      {.name = "cancel",
+       .summary = "Stops jobs for good; their state becomes CANCELLED.",
+       .ends = true,
+       .call = [](ControlClient& client, const std::string& job,
+                  const JobFlags& given) { return AnswerOf(client.CancelJob(job, given.reason, given.checkpoint)); }},
+      arguments);
 }
 
 absl::StatusOr<int> RunPause(std::span<const std::string> arguments) {
   return RunJobVerb({.name = "pause",
                      .summary = "Stops jobs after the current iteration. Their workers keep their state and their "
                                 "devices; 'geopipectl resume' lets them go on.",
-                     .call = [](ControlClient& client, const std::string& job, const std::string& /*reason*/,
-                                bool /*checkpoint*/) { return AnswerOf(client.PauseJob(job)); }},
+                     .call = [](ControlClient& client, const std::string& job,
+                                const JobFlags&) { return AnswerOf(client.PauseJob(job)); }},
                     arguments);
 }
 
 absl::StatusOr<int> RunResume(std::span<const std::string> arguments) {
-  return RunJobVerb({.name = "resume",
-                     .summary = "Lets paused jobs go on where they stopped.",
-                     .call = [](ControlClient& client, const std::string& job, const std::string& /*reason*/,
-                                bool /*checkpoint*/) { return AnswerOf(client.ResumeJob(job)); }},
-                    arguments);
+  return RunJobVerb(
+      {.name = "resume",
+       .summary = "Lets paused jobs go on where they stopped.",
+       .chooses = true,
+       .call = [](ControlClient& client, const std::string& job, const JobFlags& given) -> absl::StatusOr<JobAnswer> {
+         GP_ASSIGN_OR_RETURN(const v1::ResumeFrom from, FromOf(given.from));
+         return AnswerOf(client.ResumeJob(job, from));
+       }},
+      arguments);
 }
 
 }  // namespace geopipe

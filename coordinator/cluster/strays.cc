@@ -24,24 +24,27 @@ void Strays::AddUnknown(int64_t now_ns, const WorkerKey& worker, const std::stri
                .unknown = true});
 }
 
-std::vector<WorkerKey> Strays::UnknownAt(const NodeKey& node) const {
+template <class Matches>
+std::vector<WorkerKey> Strays::UnknownWhere(Matches matches) const {
   std::vector<WorkerKey> found;
   for (const auto& [worker, stray] : strays_) {
-    if (stray.unknown && worker.node_key() == node) {
+    if (stray.unknown && matches(worker, stray)) {
       found.push_back(worker);
     }
   }
   return found;
 }
 
+std::vector<WorkerKey> Strays::UnknownAt(const NodeKey& node) const {
+  return UnknownWhere([&](const WorkerKey& worker, const Stray&) { return worker.node_key() == node; });
+}
+
+std::vector<WorkerKey> Strays::UnknownOf(const std::string& job) const {
+  return UnknownWhere([&](const WorkerKey&, const Stray& stray) { return stray.job == job; });
+}
+
 std::vector<WorkerKey> Strays::Overdue(int64_t now_ns) const {
-  std::vector<WorkerKey> found;
-  for (const auto& [worker, stray] : strays_) {
-    if (stray.unknown && now_ns - stray.noted_ns >= kUnknownNs) {
-      found.push_back(worker);
-    }
-  }
-  return found;
+  return UnknownWhere([&](const WorkerKey&, const Stray& stray) { return now_ns - stray.noted_ns >= kUnknownNs; });
 }
 
 const Stray* Strays::Find(const WorkerKey& device) const {

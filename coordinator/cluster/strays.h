@@ -40,14 +40,16 @@ class Strays {
   // `limit_ns`: longest time for which a device is held; after that nobody can know better.
   explicit Strays(int64_t limit_ns) : limit_ns_(limit_ns) {}
 
+  // Time for which an unknown one is left alone.
   static constexpr int64_t kUnknownNs = int64_t{3600} * 1'000'000'000;
 
   void Add(const WorkerKey& worker, Stray stray);
   // Adds one of an unknown run, or notes that its agent still has it.
   void AddUnknown(int64_t now_ns, const WorkerKey& worker, const std::string& job, uint64_t incarnation,
                   uint64_t agent);
-  // Unknown ones: of the node, and those whose time is over.
+  // Unknown ones: of the node, of the job, and those whose time is over.
   std::vector<WorkerKey> UnknownAt(const NodeKey& node) const;
+  std::vector<WorkerKey> UnknownOf(const std::string& job) const;
   std::vector<WorkerKey> Overdue(int64_t now_ns) const;
   // The worker that may still be on the device; nullptr: none.
   const Stray* Find(const WorkerKey& device) const;
@@ -68,6 +70,8 @@ class Strays {
   int64_t freed() const { return freed_; }
 
  private:
+  template <class Matches>
+  std::vector<WorkerKey> UnknownWhere(Matches matches) const;
   int64_t UntilNs(const Stray& stray) const;
   void Forget(int64_t now_ns, const WorkerKey& worker);
   // Notes that other ranks of the run may have been going on with this one until now.

@@ -71,6 +71,7 @@ void Coordinator::TellReturned(Now now) {
 
 // Stops workers of no live run, and investigates workers of a live run that should be there and are not.
 void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentHello& hello, bool fresh) {
+  const v1::WorkerState none;
   std::map<std::string, std::map<WorkerKey, AgentNews::Living>> alive;  // by job
   for (int i = 0; i < hello.workers_size(); ++i) {
     const v1::WorkerId& worker = hello.workers(i);
@@ -79,6 +80,14 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
       if (i < hello.worker_states_size()) {
         living = {.attached = hello.worker_states(i).attached(), .status = hello.worker_states(i).status()};
       }
+      continue;
+    }
+    if (Job* job = jobs_.Outrun(node, worker, i < hello.worker_states_size() ? hello.worker_states(i) : none);
+        job != nullptr) {
+      job->run->News(now.ns).OnYounger(KeyOf(worker), worker.incarnation());
+      next_incarnation_ = std::max(next_incarnation_, worker.incarnation());
+      alive[worker.job()][KeyOf(worker)] = {.attached = hello.worker_states(i).attached(),
+                                            .status = hello.worker_states(i).status()};
       continue;
     }
     unknown_.OnListed(now, node, worker);

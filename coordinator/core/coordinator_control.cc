@@ -63,6 +63,12 @@ absl::StatusOr<v1::PauseJobResponse> Coordinator::On(Now now, PauseJob& event) {
 absl::StatusOr<v1::ResumeJobResponse> Coordinator::On(Now now, ResumeJob& event) {
   GP_ASSIGN_OR_RETURN(Job* const job, jobs_.Named(event.name));
   v1::ResumeJobResponse response;
+  if (job->run == nullptr && event.from == v1::RESUME_FROM_STORE && unknown_.StopOf(event.name) > 0) {
+    outbox_.Log(LogLevel::kWarning, event.name, "its run is given up, which this job store does not know");
+    outbox_.AskToSchedule();
+    *response.mutable_job() = SummaryOf(*job);
+    return response;
+  }
   if (job->run == nullptr || !job->run->life().wants.pause) {
     const bool goes_on = job->state() == v1::JOB_STATE_PAUSED || job->state() == v1::JOB_STATE_DEPLOYING ||
                          job->state() == v1::JOB_STATE_RUNNING;
@@ -74,9 +80,13 @@ absl::StatusOr<v1::ResumeJobResponse> Coordinator::On(Now now, ResumeJob& event)
     *response.mutable_job() = SummaryOf(*job);
     return response;
   }
+  if (job->run->life().outrun && event.from == v1::RESUME_FROM_UNSPECIFIED) {
+    return absl::FailedPreconditionError(
+        fmt::format("job {} is {}; choose one", event.name, job->detail.summary().cause()));
+  }
   job->closing.clear();
   Listen(now, *job->run);
-  job->run->Resume(std::move(event.secret));
+  job->run->Resume(std::move(event.secret), event.from == v1::RESUME_FROM_STORE);
   const int transitions = job->detail.transitions_size();
   Drive(now, *job);
   if (job->detail.transitions_size() == transitions) {  // else it is stored with the state: an epoch without it would

@@ -243,8 +243,12 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
     job.before = job.run->life().nodes;
   }
   Transition(now, job, v1::JOB_STATE_PENDING, cause, true);
-  StopAll(job, "the job begins again");
-  NoteStrays(now, job);
+  if (job.run->crew().later.empty()) {
+    StopAll(job, "the job begins again");
+    NoteStrays(now, job);
+  } else {
+    unknown_.LeaveAlone(now, job);
+  }
   job.past = std::move(job.run->told().iterations);
   job.resumable = job.run->life().checkpoints.resumable;
   job.last_worker = LastWorkerOf(job);

@@ -81,6 +81,7 @@ struct CancelJob : JobCall {
 
 struct ResumeJob : JobCall {
   std::string secret;  // random bytes for the epoch that goes on
+  v1::ResumeFrom from = v1::RESUME_FROM_UNSPECIFIED;
 };
 
 // Begins a watch with room for `credits` messages; WatchMore gives room for more, WatchStop ends it.

@@ -330,6 +330,7 @@ int64_t LastCheckpoint(const v1::JobDetail& detail) {
 
 JobLife::Earlier EarlierOf(const Job& job) {
   JobLife::Earlier earlier{.epochs = job.detail.summary().epoch(),
+                           .last_worker = LastWorkerOf(job),
                            .told = job.iterations().next() > 0,
                            .micro_batch_size = job.detail.plan().micro_batch_size(),
                            .sequence_length = job.detail.plan().sequence_length()};

@@ -32,6 +32,16 @@ Job* Jobs::OfWorker(const v1::WorkerId& worker) const {
                                                                                                             : nullptr;
 }
 
+Job* Jobs::Outrun(const NodeKey& node, const v1::WorkerId& worker, const v1::WorkerState& state) const {
+  const WorkerKey key = KeyOf(worker);
+  Job* job = Find(worker.job());
+  return job != nullptr && job->run != nullptr && key.node_key() == node && job->run->life().Has(key) &&
+                 worker.incarnation() > LastWorkerOf(*job) &&
+                 state.status().run_incarnation() == job->run->life().incarnation
+             ? job
+             : nullptr;
+}
+
 std::vector<Job*> Jobs::InOrder() const {
   std::vector<Job*> jobs;
   for (const auto& [name, job] : jobs_) {

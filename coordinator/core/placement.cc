@@ -7,6 +7,7 @@
 #include <span>
 #include <utility>
 
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/utf8.h"
 
@@ -73,6 +74,12 @@ std::vector<NodeOffer> Placement::OffersFor(const Job& job, const Job* own, cons
 }
 
 AllocationDecision Placement::Decide(const Job& job, const std::set<NodeKey>& promised) const {
+  if (const size_t strays = strays_.UnknownOf(job.name()).size(); strays > 0) {
+    return None(fmt::format(
+        "waiting: {} of it {} alive whose run this job store, which is older, does not know; give the coordinator its "
+        "newest store, or `geopipectl resume {} --from store` stops them and goes on from what this store knows",
+        Counted(static_cast<int64_t>(strays), "worker"), strays == 1 ? "is" : "are", job.name()));
+  }
   const std::vector<NodeOffer> offers = OffersFor(job, nullptr, promised);
   if (!job.has_trained()) {
     AllocationDecision decision = DecideAllocation(job.spec, job.options, offers);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <string>
+#include <vector>
 
 #include "coordinator/core/run/worker_commands.h"
 
@@ -12,6 +13,10 @@ namespace geopipe {
 // number beyond its own start was given by anybody else than this process, which remembers.
 bool UnknownWorkers::IsOver(const v1::WorkerId& worker) const {
   const Job* job = jobs_.Find(worker.job());
+  const Stray* stray = strays_.Find(KeyOf(worker));
+  if (stray != nullptr && stray->unknown && stray->incarnation == worker.incarnation()) {
+    return false;
+  }
   return worker.incarnation() > options_.incarnation || (job != nullptr && worker.incarnation() <= LastWorkerOf(*job));
 }
 
@@ -41,6 +46,23 @@ void UnknownWorkers::Stop(const WorkerKey& key, const std::string& job, uint64_t
   if (const NodeRecord* node = membership_.Find(key.node_key()); node != nullptr) {
     strays_.OnOrdered(key, incarnation, node->incarnation, agents_.LastOrder(key.node_key()));
   }
+}
+
+void UnknownWorkers::LeaveAlone(Now now, const Job& job) {
+  for (const auto& [key, facts] : job.run->crew().workers) {
+    const NodeRecord* node = membership_.Find(key.node_key());
+    if (job.run->life().Has(key) && facts.stage != WorkerFacts::Stage::kEnded && node != nullptr) {
+      strays_.AddUnknown(now.ns, key, job.name(), facts.worker.incarnation, node->incarnation);
+    }
+  }
+}
+
+int64_t UnknownWorkers::StopOf(const std::string& job) {
+  const std::vector<WorkerKey> workers = strays_.UnknownOf(job);
+  for (const WorkerKey& key : workers) {
+    Stop(key, job, strays_.Find(key)->incarnation, "its run is given up for the state in the job store");
+  }
+  return std::ssize(workers);
 }
 
 void UnknownWorkers::OnTick(Now now) {

@@ -29,6 +29,10 @@ class UnknownWorkers {
   void OnListed(Now now, const NodeKey& node, const v1::WorkerId& worker);
   void OnTick(Now now);
   absl::StatusOr<v1::StopStrayResponse> On(Now now, const StopStray& event);
+  // Leaves the workers of the job's run alone, which is given up because the store is older than it.
+  void LeaveAlone(Now now, const Job& job);
+  // Stops those of the job; returns how many.
+  int64_t StopOf(const std::string& job);
 
  private:
   // True when its run is over, or another worker has its place in it.

@@ -198,6 +198,8 @@ absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& c
 absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::PrepareCommand& command) {
   GP_ASSIGN_OR_RETURN(RankPreparation preparation, DecodePreparation(epoch, command));
   preparation.gpu_library = hooks_.gpu_library;
+  GP_RETURN_IF_ERROR(CheckpointWriter::CheckNoneLater(preparation.job.checkpoint.path, preparation.run_incarnation,
+                                                      preparation.epoch));
   JoinExchange(preparation);  // first: others may wait for files of this node before they are prepared
   if (job_ != nullptr && job_->Serves(preparation) && job_->holds_state() && job_->state() == preparation.state()) {
     GP_RETURN_IF_ERROR(job_->NextEpoch(std::move(preparation), hooks_.open_transport));

@@ -69,6 +69,7 @@ v1::WorkerStatus WorkerControl::status() const {
   status.set_action_ns(tick_.action_ns);
   FillStates(status.mutable_states());
   status.set_exchange_address(options_.exchange_address);
+  status.set_run_incarnation(run_incarnation_);
   return status;
 }
 

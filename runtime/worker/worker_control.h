@@ -163,6 +163,7 @@ class WorkerControl {
   std::deque<v1::WorkerCommand> deferred_;
   v1::WorkerPhase phase_ = v1::WORKER_PHASE_IDLE;
   uint64_t epoch_ = 0;
+  uint64_t run_incarnation_ = 0;  // that it is of
   int32_t rank_ = 0;
   int64_t next_iteration_ = 0;
   RunStates states_;    // between two epochs

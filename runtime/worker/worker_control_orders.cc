@@ -125,6 +125,7 @@ void WorkerControl::Prepare(uint64_t epoch, v1::PrepareCommand command) {
   trainer_ = Trainer::kPrepares;
   phase_ = v1::WORKER_PHASE_PREPARING;
   epoch_ = epoch;
+  run_incarnation_ = command.run_incarnation();
   rank_ = command.rank();
   next_iteration_ = command.first_iteration();  // earlier iterations are no progress of this epoch
   prepared_.reset();

@@ -22,10 +22,13 @@ class AgentNews : public Hearing {
     v1::WorkerStatus status;
   };
   void OnNodeReturned(const NodeKey& node, const std::map<WorkerKey, Living>& alive, bool fresh);
+  // The agent has this worker of the run, which is younger than the one that the life knows of.
+  void OnYounger(const WorkerKey& key, uint64_t number);
   void OnAllConnected();
   void OnTick();
 
  private:
+  void FollowEpoch(uint64_t number);
   void NoteSilence();
 };
 

@@ -46,6 +46,21 @@ std::string EpochSentence(const JobLife& life, const Epoch& epoch) {
                     : fmt::format("epoch {} goes on from iteration {}", epoch.number, first);
 }
 
+std::string PausedSentence(const JobLife& life, int64_t first) {
+  const std::string paused = fmt::format("paused before iteration {}", first);
+  if (!life.outrun) {
+    return paused;
+  }
+  const std::vector<CheckpointIdentity> checkpoints = life.Checkpoints();
+  const auto newest = std::ranges::max_element(checkpoints, {}, &CheckpointIdentity::iteration);
+  return fmt::format(
+      "{}, for the job store was older than this run: `geopipectl resume {} --from newest` goes on from there, `--from "
+      "store` {}",
+      paused, life.job.name,
+      newest == checkpoints.end() ? "begins anew"
+                                  : fmt::format("from the checkpoint of iteration {}", newest->iteration));
+}
+
 EpochFacts FactsOf(const Situation& s) {
   EpochFacts facts{.wanted = true,
                    .members = s.life.Members(),
@@ -61,6 +76,7 @@ EpochFacts FactsOf(const Situation& s) {
     const Post::Duty duty = s.life.posts.at(key).duty;
     if (duty != Post::Duty::kStopped) {
       facts.workers.push_back(worker);
+      facts.workers.back().states = s.crew.from_store ? std::vector<StateIdentity>() : worker.states;
     }
     if (duty == Post::Duty::kLost) {
       facts.workers.back().stage = WorkerFacts::Stage::kEnded;
@@ -90,7 +106,7 @@ Answer Begin(const Situation& s) {
     return Enter(v1::JOB_STATE_PENDING, "its nodes lack files of all its checkpoints");
   }
   if (s.life.state == v1::JOB_STATE_RECOVERING && s.life.wants.pause) {
-    return Enter(v1::JOB_STATE_PAUSED, fmt::format("paused before iteration {}", first), first);
+    return Enter(v1::JOB_STATE_PAUSED, PausedSentence(s.life, first), first);
   }
   if (s.life.secret.empty()) {
     return s.crew.secret_asked ? std::nullopt : Do(Decision::Kind::kAskSecret);

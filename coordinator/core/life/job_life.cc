@@ -42,6 +42,7 @@ bool JobLife::Earlier::CanGoOnAt(const std::set<NodeKey>& nodes) const {
 
 void JobLife::GoOnFrom(Earlier earlier) {
   epochs_before = earlier.epochs;
+  last_worker_before = earlier.last_worker;
   checkpoints = std::move(earlier.checkpoints);
   may_go_back = true;  // also to the state behind the last iteration, where nothing is left to do but to end
   must_find_state = earlier.told || !checkpoints.Kept().empty();
@@ -181,6 +182,7 @@ v1::JobRecord JobLife::Record() const {
   record.set_may_go_back(may_go_back);
   record.set_epochs_before(epochs_before);
   record.set_progressed(progressed);
+  record.set_outrun(outrun);
   for (const CheckpointIdentity& each : checkpoints.resumable) {
     *record.add_resume_from() = ToProto(each);
   }
@@ -244,6 +246,7 @@ absl::StatusOr<JobLife> JobLife::Restore(const JobSpec& job, const RunOptions& r
   life.may_go_back = record.may_go_back();
   life.epochs_before = record.epochs_before();
   life.progressed = record.progressed();
+  life.outrun = record.outrun();
   if (record.crew_size() != std::ssize(life.posts)) {
     return absl::DataLossError("its workers are not those of its devices");
   }

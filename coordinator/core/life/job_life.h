@@ -55,7 +55,8 @@ struct JobLife {
   struct Earlier {
     uint64_t epochs = 0;  // the latest, of all runs
     CheckpointList checkpoints = {};
-    bool told = false;  // figures of some iteration
+    uint64_t last_worker = 0;  // number of the latest of its workers; 0: not known
+    bool told = false;         // figures of some iteration
     // Sizes that the earlier iterations were done with: others would skip or repeat samples, and change the order of
     // sums. 0: none.
     int64_t micro_batch_size = 0;
@@ -119,8 +120,10 @@ struct JobLife {
   CheckpointList checkpoints;
   JobSpec choices;             // the job, limited to the micro-batch sizes and sequence lengths that this run may have
   uint64_t epochs_before = 0;  // the latest epoch of the job's earlier runs
-  bool must_find_state = false;  // the run goes on from a checkpoint
-  bool progressed = false;       // some iteration was done in this run
+  bool must_find_state = false;     // the run goes on from a checkpoint
+  uint64_t last_worker_before = 0;  // number of the latest of earlier runs; 0: not known
+  bool progressed = false;          // some iteration was done in this run
+  bool outrun = false;              // the store was older than the run: people choose where it goes on from
 
  private:
   void Choose(int64_t micro_batch_size, int64_t sequence_length);

@@ -194,6 +194,9 @@ Reaction JobRun::Lose(int64_t now_ns, Decision decision) {
   }
   life_.may_go_back = life_.ending = true;
   life_.wants.move = false;
+  if (!std::exchange(crew_.later, {}).empty()) {
+    life_.outrun = life_.wants.pause = true;
+  }
   life_.ended_at.reset();
   crew_.ends_at.reset();
   crew_.times.recover_at_ns = now_ns + reaction.loss->delay_ns;
@@ -206,7 +209,7 @@ Reaction JobRun::Lose(int64_t now_ns, Decision decision) {
 
 void JobRun::BeginEpoch(Epoch epoch) {
   life_.secret.clear();
-  crew_.secret_asked = false;
+  crew_.secret_asked = crew_.from_store = false;
   life_.epoch = std::move(epoch);
   life_.committed = life_.ending = life_.may_go_back = false;
   life_.ended_at.reset();
@@ -324,8 +327,9 @@ std::vector<NodeMessage> JobRun::TakeDueOrders(int64_t now_ns, absl::FunctionRef
 
 // --- What is wanted -----------------------------------------------------------------------------------------------
 
-void JobRun::Resume(std::string secret) {
-  life_.wants.pause = false;
+void JobRun::Resume(std::string secret, bool from_store) {
+  life_.wants.pause = life_.outrun = false;
+  crew_.from_store = from_store;
   if (life_.ending || life_.state != v1::JOB_STATE_RUNNING) {  // else nobody has heard of the pause
     TakeSecret(std::move(secret));
   }

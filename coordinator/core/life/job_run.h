@@ -58,8 +58,9 @@ class JobRun {
   // Pause and Resume take effect once all agents can be heard: a rank that does not hear of its epoch's end, or of the
   // next epoch, would lose its state.
   void Pause() { life_.wants.pause = true; }
-  // Takes back a pause that has not taken effect yet, or asks for the next epoch. `secret`: fresh.
-  void Resume(std::string secret);
+  // Takes back a pause that has not taken effect yet, or asks for the next epoch. `secret`: fresh. `from_store`: with
+  // the newest checkpoint that is listed, whatever workers hold.
+  void Resume(std::string secret, bool from_store);
   // Makes the ranks write a checkpoint besides those that are due, before an iteration that none will have passed when
   // it hears of it, or before that of the pause. FailedPrecondition: the job has no checkpoint.path, neither runs nor
   // is paused, or is about to pause or to end.

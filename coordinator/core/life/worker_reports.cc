@@ -142,6 +142,17 @@ void WorkerReports::TakeFoundCheckpoints() {
     }
     life_.checkpoints.resumable = *std::move(resumable);
   }
+  for (const auto& [node, found] : crew_.found_checkpoints) {
+    for (const CheckpointIdentity& each : found) {
+      if (life_.last_worker_before > 0 && each.incarnation > life_.last_worker_before) {
+        crew_.fault = fmt::format(
+            "node {} has a checkpoint of iteration {} of a later run of this job than the job store knows, which is "
+            "older than the job; give the coordinator its newest store, or apply the job again with --resume",
+            DisplayName(node), each.iteration);
+        return;
+      }
+    }
+  }
   if (life_.must_find_state) {
     life_.checkpoints.DropLostParts(crew_.found_checkpoints);
   }

@@ -31,10 +31,11 @@ struct FailureEvidence {
 
 // Kinds of losses, in order: connections broke and nobody ended; a signal; an exit without a signal; an error of the
 // worker's own; silence; an action that does not end; an agent came back without the worker; nothing is heard of the
-// agent; an order was not carried out in time; no iteration ends; a checkpoint cannot be read; its node is unfit.
-inline constexpr std::string_view kLossKinds[] = {"cut",    "killed",      "exited",     "failed",
-                                                  "silent", "stuck",       "gone",       "unreachable",
-                                                  "late",   "no_progress", "unreadable", "unfit"};
+// agent; an order was not carried out in time; no iteration ends; a checkpoint cannot be read; its node is unfit; the
+// job store is older than the run.
+inline constexpr std::string_view kLossKinds[] = {"cut",        "killed", "exited",      "failed", "silent",
+                                                  "stuck",      "gone",   "unreachable", "late",   "no_progress",
+                                                  "unreadable", "unfit",  "outrun"};
 
 // Evidence of an exit that nobody asked for: by signal ("worker west/n0/0 (pid 12, site west) was killed by signal 9
 // (SIGKILL)") or by itself, with the end of what it said; or of a start that came to nothing. `attached`: it had said

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/coordinator/core/federation.h"
+#include "tests/coordinator/core/moves.h"
 #include "tests/coordinator/core/restarts.h"
 #include "tests/support/durations.h"
 
@@ -109,6 +110,132 @@ TEST_CASE("an agent whose workers belong to another federation is refused, and o
     f.RunFor(61 * kSecond);
     CHECK(SitesIn(f).refused_size() == 0);
   }
+}
+
+// A job of which the store has the state of its first epoch, with two iterations, while it trains in its second.
+struct Outrun {
+  Federation before{Federation::RecoveringOptions()};
+  StoredState older;
+
+  explicit Outrun(bool saves) {
+    if (saves) {
+      before.job.checkpoint = {.path = "/ckpt", .every = 1, .keep = 5};
+    }
+    before.job.training.iterations = 9;
+    before.DriveTo(v1::JOB_STATE_RUNNING);
+    before.IterateAll(0);
+    if (saves) {
+      Save(before, 1, 1);
+    }
+    before.IterateAll(1);
+    older = before.Stored();
+    before.Exit(DeviceAt("west"), 9);
+    before.Answer("north", EndedReportOf(0, 1, 2));
+    before.Answer("east", EndedReportOf(1, 1, 2));
+    v1::WorkerReport hello = HelloReport();
+    hello.mutable_hello()->mutable_status()->set_phase(v1::WORKER_PHASE_IDLE);
+    AddState(hello.mutable_hello()->mutable_status()->mutable_states(), 2, 1);
+    before.Answer("west", hello);
+    before.PrepareAll();
+    before.CommitAll();
+    before.IterateAll(2);
+    REQUIRE(before.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  }
+
+  // The agents return to a coordinator with the older store; its job is paused when their workers have ended.
+  Federation Paused() {
+    Federation f(NextLife(Federation::RecoveringOptions()), older);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+    int stops = 0;
+    for (const std::string& site : f.sites) {
+      f.Register(site, 1, {before.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 2, 4)});
+      stops += f.Stops();
+    }
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    for (size_t rank = 0; rank < f.sites.size(); ++rank) {
+      v1::WorkerReport ended = EndedReportOf(static_cast<int32_t>(rank), 2, 4);
+      SessionReport(f, f.sites[rank], ended);
+      stops += f.Stops();
+    }
+    CHECK(stops == 0);
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+    return f;
+  }
+
+  // A report of the worker that the agent has.
+  void SessionReport(Federation& f, const std::string& site, const v1::WorkerReport& report) const {
+    AgentMessage event{f.sessions[site], {}};
+    event.message.set_incarnation(1);
+    v1::RelayedReport& relayed = *f.AddReport(event.message).mutable_worker();
+    *relayed.mutable_worker() = before.IdOf(DeviceAt(site));
+    *relayed.mutable_report() = report;
+    f.Step(std::move(event));
+  }
+};
+
+TEST_CASE("a store that is older than a run pauses the run, and people choose where it goes on from") {
+  const bool saves = GENERATE(false, true);
+  Outrun outrun(saves);
+  Federation f = outrun.Paused();
+  CHECK(f.CauseOf("tiny") ==
+        std::string("paused before iteration 4, for the job store was older than this run: `geopipectl resume tiny "
+                    "--from newest` goes on from there, `--from store` ") +
+            (saves ? "from the checkpoint of iteration 1" : "begins anew"));
+  f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret"});
+  const absl::Status refused = f.Last<ReplyToCall>().at(0).reply.status();
+  CHECK(refused.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(refused.message()),
+             Catch::StartsWith("job tiny is paused before iteration 4, for the job store"));
+  const bool from_store = GENERATE(false, true);
+  f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", from_store ? v1::RESUME_FROM_STORE : v1::RESUME_FROM_NEWEST});
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  CHECK(detail.summary().epoch() == 3);  // no number is used twice
+  CHECK(detail.epochs().rbegin()->first_iteration() == (!from_store ? 4 : saves ? 1 : 0));
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("the choice is there after another restart, too") {
+  Outrun outrun(false);
+  Federation f = outrun.Paused();
+  const std::string cause = f.CauseOf("tiny");
+  Federation next(NextLife(NextLife(Federation::RecoveringOptions())), f.Stored());
+  for (const std::string& site : next.sites) {
+    next.Register(site, 1, {outrun.before.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_ENDED, 2, 4)});
+  }
+  CHECK(next.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  CHECK(next.CauseOf("tiny") == cause);
+  next.Step(ResumeJob{{{next.next_call++}, "tiny"}, "secret"});
+  CHECK(next.Last<ReplyToCall>().at(0).reply.status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("a store from before a job's run leaves its workers alone, and the job waits until people choose") {
+  Federation before;
+  before.Step(ApplyJob{before.next_call++, before.job, before.run});
+  const StoredState older = before.Stored();
+  for (const std::string& site : before.sites) {
+    before.Register(site);
+  }
+  before.HelloAll();
+  before.ProfileAll();
+  before.PlanNow();
+  before.PrepareAll();
+  before.CommitAll();
+  REQUIRE(before.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  Federation f(NextLife(), older);
+  for (const std::string& site : f.sites) {
+    f.Register(site, 1, {before.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 1)});
+    CHECK(f.Stops() == 0);
+  }
+  f.RunFor(10 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  CHECK(f.CauseOf("tiny") ==
+        "waiting: 3 workers of it are alive whose run this job store, which is older, does not know; give the "
+        "coordinator its newest store, or `geopipectl resume tiny --from store` stops them and goes on from what this "
+        "store knows");
+  f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_STORE});
+  CHECK(f.Stops() == 3);
+  CHECK(f.broken == "");
 }
 
 }  // namespace

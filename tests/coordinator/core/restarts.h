@@ -33,6 +33,7 @@ inline v1::WorkerState StateOf(v1::WorkerPhase phase, uint64_t epoch, int64_t ne
   state.mutable_status()->set_phase(phase);
   state.mutable_status()->set_epoch(epoch);
   state.mutable_status()->set_next_iteration(next_iteration);
+  state.mutable_status()->set_run_incarnation(epoch > 0 ? Federation::kRun : 0);
   if (phase == v1::WORKER_PHASE_ENDED || phase == v1::WORKER_PHASE_FINISHED) {
     AddState(state.mutable_status()->mutable_states(), next_iteration, epoch);
   }

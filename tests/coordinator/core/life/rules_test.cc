@@ -145,6 +145,7 @@ Cases LossCases() {
     s.crew.workers.at(kEast).stage = Stage::kEnded;
   };
   return {
+      {"outrun", {kRunning, [](Scene& s) { s.crew.later = "up to epoch 1"; }, "the job store is older than this run"}},
       {"fault", {kRunning, [](Scene& s) { s.crew.fault = "they read different data"; }, "different data"}},
       {"hopeless", {kRunning, [](Scene& s) { s.Add(Evidence(Worth::kRoot, true)); }, "was killed"}},
       {"lose", {kRunning, [](Scene& s) { s.Add(Evidence(Worth::kRoot)); }, "was killed"}},
