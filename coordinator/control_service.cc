@@ -149,6 +149,11 @@ Unary* ControlServiceAdapter::CheckpointJob(Context* context, const v1::Checkpoi
   return Ask(context, response, [&](CallId id) { return geopipe::CheckpointJob{id, request->name()}; });
 }
 
+Unary* ControlServiceAdapter::BackupStore(Context* context, const v1::BackupStoreRequest* /*request*/,
+                                          v1::BackupStoreResponse* response) {
+  return Ask(context, response, [](CallId id) { return geopipe::BackupStore{id}; });
+}
+
 Unary* ControlServiceAdapter::StopStray(Context* context, const v1::StopStrayRequest* request,
                                         v1::StopStrayResponse* response) {
   return Ask(context, response, [&](CallId id) {

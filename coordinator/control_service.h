@@ -37,6 +37,8 @@ class ControlServiceAdapter final : public v1::ControlService::CallbackService, 
   Unary* CancelJob(Context* context, const v1::CancelJobRequest* request, v1::CancelJobResponse* response) override;
   Unary* CheckpointJob(Context* context, const v1::CheckpointJobRequest* request,
                        v1::CheckpointJobResponse* response) override;
+  Unary* BackupStore(Context* context, const v1::BackupStoreRequest* request,
+                     v1::BackupStoreResponse* response) override;
   Unary* StopStray(Context* context, const v1::StopStrayRequest* request, v1::StopStrayResponse* response) override;
   Unary* DrainSite(Context* context, const v1::DrainSiteRequest* request, v1::DrainSiteResponse* response) override;
   Unary* UncordonSite(Context* context, const v1::UncordonSiteRequest* request,

@@ -5,13 +5,18 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <ctime>
+#include <filesystem>
 #include <limits>
+#include <span>
 #include <utility>
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
+#include "runtime/base/crc32c.h"
 #include "runtime/base/file_format.h"
+#include "runtime/base/files.h"
 
 namespace geopipe {
 namespace {
@@ -69,6 +74,21 @@ constexpr const char* kAddFederation = R"sql(
   INSERT INTO federation VALUES (lower(hex(randomblob(8))));
   UPDATE schema_version SET version = 6;
 )sql";
+
+constexpr size_t kMaxBackupBytes = size_t{4} << 30;
+
+// "20261129T024700Z".
+std::string UtcStamp(int64_t unix_ns) {
+  const std::time_t seconds = unix_ns / 1'000'000'000;
+  std::tm parts{};
+  gmtime_r(&seconds, &parts);
+  return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
+                     parts.tm_hour, parts.tm_min, parts.tm_sec);
+}
+
+std::string ChecksumText(std::string_view content) {
+  return fmt::format("{:08x}", Crc32c(std::as_bytes(std::span(content.data(), content.size()))));
+}
 
 struct Closer {
   void operator()(sqlite3* db) const { sqlite3_close_v2(db); }
@@ -166,6 +186,7 @@ class SqliteJobStore final : public JobStore {
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
   absl::StatusOr<std::vector<v1::IterationTimeline>> LoadTimelines(std::string_view job) override;
   absl::Status SetDrained(std::string_view site, bool drained) override;
+  absl::StatusOr<std::string> Backup(int64_t now_unix_ns) override;
 
  private:
   absl::Status Fail(std::string_view doing) { return Error(db_.get(), path_, doing); }
@@ -176,6 +197,7 @@ class SqliteJobStore final : public JobStore {
   // Returns the number that a query has for its result.
   absl::StatusOr<int64_t> Query(std::string_view sql);
   absl::Status CheckOurs();
+  absl::Status CheckWhole();
   absl::Status CheckSchema();
   absl::Status LoadTransitions(v1::JobDetail& detail);
   absl::Status KeepIterations(std::string_view job, int64_t below);
@@ -243,6 +265,7 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
   // Exclusive: a second coordinator on the same folder must not get as far as reading it.
   GP_RETURN_IF_ERROR(Execute("PRAGMA locking_mode=EXCLUSIVE; PRAGMA trusted_schema=OFF;", "opened"));
   GP_RETURN_IF_ERROR(CheckOurs());  // before anything in it changes
+  GP_RETURN_IF_ERROR(CheckWhole());
   GP_RETURN_IF_ERROR(Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL; PRAGMA foreign_keys=ON;", "opened"));
   if (options.max_bytes > 0) {
     constexpr int64_t kPageBytes = 4096;
@@ -310,6 +333,15 @@ absl::Status SqliteJobStore::CheckOurs() {
                  : absl::FailedPreconditionError(fmt::format(
                        "the job store {} is a database of another program; move it away or choose another state_dir",
                        path_));
+}
+
+absl::Status SqliteJobStore::CheckWhole() {
+  GP_ASSIGN_OR_RETURN(Statement check, Compile("PRAGMA quick_check(1)"));
+  if (check.Step() != SQLITE_ROW) {
+    return Fail("read");
+  }
+  const std::string found = check.Bytes(0);
+  return found == "ok" ? absl::OkStatus() : Damaged(fmt::format("its file ({})", found));
 }
 
 absl::Status SqliteJobStore::CheckSchema() {
@@ -394,18 +426,23 @@ absl::StatusOr<StoredState> SqliteJobStore::Load() {
   GP_RETURN_IF_ERROR(ForEachRow(select_jobs_, "a job", [&] {
     StoredJob& job = state.jobs.emplace_back();
     const std::string name = select_jobs_.Bytes(0);
-    if (!job.detail.ParseFromString(select_jobs_.Bytes(4)) ||
-        !job.detail.mutable_run()->ParseFromString(select_jobs_.Bytes(3)) ||
-        !job.record.ParseFromString(select_jobs_.Bytes(5)) || job.detail.summary().name() != name) {
-      return false;
+    job.damaged = !job.detail.ParseFromString(select_jobs_.Bytes(4)) ||
+                  !job.detail.mutable_run()->ParseFromString(select_jobs_.Bytes(3)) ||
+                  !job.record.ParseFromString(select_jobs_.Bytes(5)) || job.detail.summary().name() != name;
+    if (job.damaged) {
+      job.record.Clear();
+      job.detail.Clear();
+      job.detail.mutable_summary()->set_name(name);
     }
     job.detail.set_manifest(select_jobs_.Bytes(2));
     job.detail.mutable_summary()->set_state(static_cast<v1::JobState>(select_jobs_.Integer(1)));
-    return true;
+    return !name.empty();
   }));
   for (StoredJob& job : state.jobs) {
     GP_RETURN_IF_ERROR(LoadTransitions(job.detail));
-    GP_RETURN_IF_ERROR(LoadProgress(job));
+    const absl::Status progress = LoadProgress(job);
+    job.damaged = job.damaged || absl::IsDataLoss(progress);
+    GP_RETURN_IF_ERROR(job.damaged ? absl::OkStatus() : progress);
   }
   GP_RETURN_IF_ERROR(LoadLinks(state));
   GP_ASSIGN_OR_RETURN(Statement federation, Compile("SELECT id FROM federation"));
@@ -423,6 +460,21 @@ absl::StatusOr<StoredState> SqliteJobStore::Load() {
 absl::Status SqliteJobStore::SetDrained(std::string_view site, bool drained) {
   Statement& statement = drained ? insert_drained_ : delete_drained_;
   return Run(statement.BindText(site));
+}
+
+absl::StatusOr<std::string> SqliteJobStore::Backup(int64_t now_unix_ns) {
+  const std::string folder = (std::filesystem::path(path_).parent_path() / "backups").string();
+  const std::string part = folder + "/being-written";
+  GP_RETURN_IF_ERROR(MakeFolder(folder));
+  std::error_code error;
+  std::filesystem::remove(part, error);
+  GP_ASSIGN_OR_RETURN(Statement vacuum, Compile("VACUUM INTO ?"));
+  GP_RETURN_IF_ERROR(Run(vacuum.BindText(part)));
+  GP_ASSIGN_OR_RETURN(const std::string content, ReadFile(part, kMaxBackupBytes));
+  std::string path = fmt::format("{}/jobs-{}-{}.sqlite", folder, UtcStamp(now_unix_ns), ChecksumText(content));
+  GP_RETURN_IF_ERROR(WriteFileAtomically(path, content));
+  std::filesystem::remove(part, error);
+  return path;
 }
 
 absl::Status SqliteJobStore::LoadProgress(StoredJob& job) {
@@ -639,6 +691,37 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(std::string path, const
   auto store = std::make_unique<SqliteJobStore>(std::move(db), std::move(path), options.iterations_kept);
   GP_RETURN_IF_ERROR(store->Prepare(options));
   return store;
+}
+
+absl::StatusOr<std::string> RestoreJobStore(const std::string& backup, const std::string& path, int64_t now_unix_ns) {
+  GP_ASSIGN_OR_RETURN(const std::string content, ReadFile(backup, kMaxBackupBytes));
+  const std::string stem = std::filesystem::path(backup).stem().string();
+  const std::string sum = ChecksumText(content);
+  if (stem.starts_with("jobs-") && !stem.ends_with("-" + sum)) {
+    return absl::DataLossError(fmt::format(
+        "{} is not what was written: its checksum is {}, not the one in its name; take another backup", backup, sum));
+  }
+  std::string aside;
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    // Nobody holds it when it opens; a damaged one is held by nobody.
+    const absl::Status held = JobStore::Open(path, {.busy_timeout_ns = 0}).status();
+    if (absl::IsUnavailable(held)) {
+      return held;
+    }
+    aside = fmt::format("{}.before-{}", path, UtcStamp(now_unix_ns));
+    for (const std::string_view part : {"", "-wal", "-shm"}) {
+      std::filesystem::rename(path + std::string(part), aside + std::string(part), error);
+      if (error && part.empty()) {
+        return ErrnoStatus(error.value(), fmt::format("cannot move {} to {}", path, aside));
+      }
+    }
+  }
+  GP_RETURN_IF_ERROR(MakeFolder(std::filesystem::path(path).parent_path()));
+  GP_RETURN_IF_ERROR(WriteFileAtomically(path, content));
+  // It is whole, ours, and of a schema that this version knows.
+  GP_RETURN_IF_ERROR(JobStore::Open(path).status());
+  return aside;
 }
 
 }  // namespace geopipe

@@ -40,7 +40,8 @@ class JobStore {
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(std::string path, const JobStoreOptions& options = {});
   virtual ~JobStore() = default;
 
-  // Loads everything but the iterations of finished jobs.
+  // Loads everything but the iterations of finished jobs. A row that cannot be read costs its job alone
+  // (StoredJob::damaged).
   virtual absl::StatusOr<StoredState> Load() = 0;
 
   // The incarnation of a coordinator that begins at `now_unix_ns`: greater than any before by at least 2^32, which
@@ -70,6 +71,15 @@ class JobStore {
   virtual absl::StatusOr<std::vector<v1::IterationTimeline>> LoadTimelines(std::string_view job) = 0;
 
   virtual absl::Status SetDrained(std::string_view site, bool drained) = 0;
+
+  // Writes a copy of the store as of now to <folder>/backups, and returns its path, which has its time and checksum:
+  // jobs-20261129T024700Z-0a1b2c3d.sqlite.
+  virtual absl::StatusOr<std::string> Backup(int64_t now_unix_ns) = 0;
 };
+
+// Puts a backup in the place of the store at `path`, which is moved aside: to <path>.before-<time>. Returns where it
+// is; empty: there was none. Errors: DataLoss: the backup is not what was written; Unavailable: a coordinator holds the
+// store.
+absl::StatusOr<std::string> RestoreJobStore(const std::string& backup, const std::string& path, int64_t now_unix_ns);
 
 }  // namespace geopipe

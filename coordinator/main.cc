@@ -6,6 +6,7 @@
 #include <string>
 
 #include "coordinator/config.h"
+#include "coordinator/job_store.h"
 #include "coordinator/server.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
@@ -32,6 +33,7 @@ struct CommandLine {
   std::optional<std::string> listen;
   std::optional<std::string> metrics;
   std::optional<std::string> state_dir;
+  std::string restore;
   std::optional<std::string> log_level;
   std::optional<std::string> log_format;
   std::optional<int64_t> ready_fd;
@@ -45,6 +47,8 @@ FlagSet Flags(CommandLine* line) {
   flags.Add("listen", &line->listen, "HOST:PORT", "Loopback address to listen on; port 0 takes any free one.");
   flags.Add("metrics", &line->metrics, "HOST:PORT", "Loopback address to be scraped at by Prometheus.");
   flags.Add("state-dir", &line->state_dir, "FOLDER", "Folder of the job store.");
+  flags.AddPath("restore", &line->restore, "FILE",
+                "Put a backup (geopipectl backup) in the place of the job store, which is moved aside, and exit.");
   flags.Add("log-level", &line->log_level, "LEVEL", "debug, info, warning or error.");
   flags.Add("log-format", &line->log_format, "FORMAT", "text or json.");
   flags.Add("ready-fd", &line->ready_fd, "N", "Write the endpoint to this file descriptor when ready.");
@@ -131,6 +135,17 @@ int Main(int argc, char** argv) {
   if (!config.ok()) {
     PrintErr("{}: {}\n", kProgram, std::string(config.status().message()));
     return 2;
+  }
+  if (!line.restore.empty()) {
+    const std::string path = config->state_dir + "/jobs.sqlite";
+    const absl::StatusOr<std::string> aside = RestoreJobStore(line.restore, path, Clock::Real().UnixNowNs());
+    if (!aside.ok()) {
+      PrintErr("{}: {}\n", kProgram, std::string(aside.status().message()));
+      return 1;
+    }
+    PrintOut("{} is restored from {}{}\n", path, line.restore,
+             aside->empty() ? "" : fmt::format("; what was there is {}", *aside));
+    return 0;
   }
   InitLogging({.program = std::string(kProgram), .level = config->log_level, .format = config->log_format});
   if (const absl::Status status = Serve(*config, line.ready_fd); !status.ok()) {

@@ -1,6 +1,7 @@
 #include "coordinator/runner.h"
 
 #include <chrono>
+#include <filesystem>
 #include <type_traits>
 #include <utility>
 
@@ -10,6 +11,18 @@
 #include "runtime/base/log.h"
 
 namespace geopipe {
+namespace {
+
+absl::StatusOr<ControlReply> BackUp(JobStore& store, int64_t now_unix_ns) {
+  GP_ASSIGN_OR_RETURN(const std::string path, store.Backup(now_unix_ns));
+  v1::BackupStoreResponse response;
+  response.set_path(path);
+  std::error_code error;
+  response.set_bytes(static_cast<int64_t>(std::filesystem::file_size(path, error)));
+  return response;
+}
+
+}  // namespace
 
 Runner::Runner(std::unique_ptr<Coordinator> core, const RunnerParts& parts) : core_(std::move(core)), parts_(parts) {}
 
@@ -77,6 +90,8 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
             answers->push_back(IterationsLoaded{each.job, parts_.store.LoadIterations(each.job)});
           } else if constexpr (std::is_same_v<Kind, LoadTimelines>) {
             answers->push_back(TimelinesLoaded{each.job, each.call, parts_.store.LoadTimelines(each.job)});
+          } else if constexpr (std::is_same_v<Kind, WriteBackup>) {
+            parts_.calls.Reply(each.call, BackUp(parts_.store, parts_.clock.UnixNowNs()));
           } else if constexpr (std::is_same_v<Kind, SendToAgent>) {
             parts_.agents.Send(each.session, std::move(each.message));
           } else if constexpr (std::is_same_v<Kind, CloseSession>) {

@@ -158,6 +158,10 @@ absl::StatusOr<v1::CheckpointJobResponse> ControlClient::CheckpointJob(const std
   return stub_->Call(&v1::ControlService::Stub::CheckpointJob, request);
 }
 
+absl::StatusOr<v1::BackupStoreResponse> ControlClient::BackupStore() {
+  return stub_->Call(&v1::ControlService::Stub::BackupStore, v1::BackupStoreRequest());
+}
+
 absl::StatusOr<v1::StopStrayResponse> ControlClient::StopStray(const std::string& site, const std::string& node) {
   v1::StopStrayRequest request;
   request.set_site(site);

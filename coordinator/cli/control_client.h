@@ -42,6 +42,7 @@ class ControlClient {
   absl::StatusOr<v1::ResumeJobResponse> ResumeJob(const std::string& name,
                                                   v1::ResumeFrom from = v1::RESUME_FROM_UNSPECIFIED);
   absl::StatusOr<v1::CheckpointJobResponse> CheckpointJob(const std::string& name);
+  absl::StatusOr<v1::BackupStoreResponse> BackupStore();
   absl::StatusOr<v1::StopStrayResponse> StopStray(const std::string& site, const std::string& node);
   absl::StatusOr<v1::DrainSiteResponse> DrainSite(const std::string& site);
   absl::StatusOr<v1::UncordonSiteResponse> UncordonSite(const std::string& site);

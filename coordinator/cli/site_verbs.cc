@@ -1,8 +1,9 @@
-// geopipectl drain site, uncordon site and stop-stray.
+// geopipectl drain site, uncordon site, stop-stray and backup: verbs of those who operate a federation.
 #include <fmt/format.h>
 
 #include "coordinator/cli/control_client.h"
 #include "coordinator/cli/verb.h"
+#include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
 #include "runtime/base/output.h"
@@ -109,6 +110,27 @@ absl::StatusOr<int> RunStopStray(std::span<const std::string> arguments) {
                       client.StopStray(words.front().substr(0, slash), words.front().substr(slash + 1)));
   for (const v1::StrayWorker& stray : response.strays()) {
     PrintOut("stopping worker {}/{} of job {}\n", words.front(), stray.device(), stray.job());
+  }
+  return kExitOk;
+}
+
+absl::StatusOr<int> RunBackup(std::span<const std::string> arguments) {
+  FlagSet flags("geopipectl backup",
+                "Writes a copy of the job store, in a folder beside it on the coordinator's host, while jobs go on. "
+                "'geopipe-coordinator --restore FILE' puts it back.");
+  CommonFlags common;
+  common.AddServer(flags);
+  common.AddFormat(flags, {"table", "json", "yaml"});
+  if (const std::optional<int> exit_code = ParseVerbFlags(flags, arguments); exit_code.has_value()) {
+    return *exit_code;
+  }
+  ControlClient client(common.server, common.timeout_ns);
+  GP_ASSIGN_OR_RETURN(const v1::BackupStoreResponse response, client.BackupStore());
+  if (common.output != OutputFormat::kTable) {
+    PrintDocument({{"path", response.path()}, {"bytes", response.bytes()}}, common.output);
+  } else {
+    PrintOut("the job store is backed up to {} ({}), on the coordinator's host\n", response.path(),
+             HumanBytes(response.bytes()));
   }
   return kExitOk;
 }

@@ -103,6 +103,7 @@ absl::StatusOr<int> RunCheckpoint(std::span<const std::string> arguments);
 absl::StatusOr<int> RunData(std::span<const std::string> arguments);
 absl::StatusOr<int> RunPause(std::span<const std::string> arguments);
 absl::StatusOr<int> RunResume(std::span<const std::string> arguments);
+absl::StatusOr<int> RunBackup(std::span<const std::string> arguments);
 absl::StatusOr<int> RunStopStray(std::span<const std::string> arguments);
 absl::StatusOr<int> RunDrain(std::span<const std::string> arguments);
 absl::StatusOr<int> RunDescribe(std::span<const std::string> arguments);

@@ -30,6 +30,11 @@ Effects Coordinator::Start(Now now) {
   started_ns_ = last_step_ns_ = last_look_ns_ = now.ns;
   links_.Restore(now, std::exchange(stored_.links, {}));
   for (StoredJob& stored : std::exchange(stored_.jobs, {})) {
+    if (stored.damaged) {  // its row stays as it is: a backup may be put in its place
+      const Job& job = jobs_.Add(DamagedJob(stored, now.unix_ns));
+      outbox_.Log(LogLevel::kError, job.name(), job.detail.summary().cause());
+      continue;
+    }
     absl::StatusOr<std::unique_ptr<Job>> restored = RestoreJob(stored);
     const absl::Status unread = restored.status();
     if (!unread.ok()) {

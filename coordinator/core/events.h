@@ -60,6 +60,7 @@ struct ApplyJob : Call {
 };
 
 struct ListJobs : Call {};
+struct BackupStore : Call {};
 struct ListSites : Call {};
 struct ListLinks : Call {};
 struct GetJob : JobCall {};
@@ -155,8 +156,8 @@ struct TimelinesLoaded {
 // Time has passed.
 struct Tick {};
 
-using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, GetJob, GetTrace, CancelJob, PauseJob,
-                           ResumeJob, CheckpointJob, DrainSite, UncordonSite, StopStray, ListSites, ListLinks,
+using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, BackupStore, GetJob, GetTrace, CancelJob,
+                           PauseJob, ResumeJob, CheckpointJob, DrainSite, UncordonSite, StopStray, ListSites, ListLinks,
                            WatchStart, WatchMore, WatchStop, PlannerBegun, PlannerDone, SecretDrawn, PersistFailed,
                            DrainNotStored, ProgressNotStored, IterationsLoaded, TimelinesLoaded, Tick>;
 
@@ -210,6 +211,11 @@ struct LoadTimelines {
   CallId call = 0;
 };
 
+// Replies to the call with where the backup is, or why there is none.
+struct WriteBackup {
+  CallId call = 0;
+};
+
 struct SendToAgent {
   SessionId session = 0;
   v1::ConnectResponse message;
@@ -221,10 +227,11 @@ struct CloseSession {
   absl::Status status;
 };
 
-using ControlReply = std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
-                                  v1::PauseJobResponse, v1::ResumeJobResponse, v1::CheckpointJobResponse,
-                                  v1::DrainSiteResponse, v1::UncordonSiteResponse, v1::StopStrayResponse,
-                                  v1::ListSitesResponse, v1::ListLinksResponse, v1::GetTraceResponse>;
+using ControlReply =
+    std::variant<v1::ApplyJobResponse, v1::ListJobsResponse, v1::GetJobResponse, v1::CancelJobResponse,
+                 v1::PauseJobResponse, v1::ResumeJobResponse, v1::CheckpointJobResponse, v1::DrainSiteResponse,
+                 v1::UncordonSiteResponse, v1::StopStrayResponse, v1::ListSitesResponse, v1::ListLinksResponse,
+                 v1::GetTraceResponse, v1::BackupStoreResponse>;
 
 struct ReplyToCall {
   CallId call = 0;
@@ -283,8 +290,8 @@ struct LogEntry {
 
 using Effect =
     std::variant<PersistNewJob, PersistTransition, PersistRecord, PersistDrained, PersistProgress, LoadIterations,
-                 LoadTimelines, SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch, IterationsFinished,
-                 LinkMeasured, StartPlanning, StopPlanning, DrawSecret, LogEntry>;
+                 LoadTimelines, WriteBackup, SendToAgent, CloseSession, ReplyToCall, SendToWatcher, EndWatch,
+                 IterationsFinished, LinkMeasured, StartPlanning, StopPlanning, DrawSecret, LogEntry>;
 using Effects = std::vector<Effect>;
 
 }  // namespace geopipe

@@ -187,6 +187,19 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
   return job;
 }
 
+std::unique_ptr<Job> DamagedJob(const StoredJob& stored, int64_t unix_now_ns) {
+  auto job = std::make_unique<Job>();
+  job->detail.set_manifest(stored.detail.manifest());
+  job->detail.mutable_summary()->set_name(stored.detail.summary().name());
+  job->past = IterationLog(0, stored.next_iteration, 0);
+  Append(*job, v1::JOB_STATE_FAILED,
+         fmt::format("its row in the job store is damaged: restore a backup of the store (docs/operating.md), or apply "
+                     "it again{}",
+                     IsFinal(stored.detail.summary().state()) ? "" : " with --resume"),
+         unix_now_ns);
+  return job;
+}
+
 void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns) {
   GP_CHECK(MayFollow(job.state(), to), "job {}: {} to {}: {}", job.name(), JobStateName(job.state()), JobStateName(to),
            cause);

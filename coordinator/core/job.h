@@ -109,6 +109,9 @@ std::unique_ptr<Job> NewJob(JobSpec spec, RunOptions options, int64_t unix_now_n
 // read, and is not finished.
 absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored);
 
+// A job whose row in the store cannot be read: it counts as FAILED, and its row stays as it is.
+std::unique_ptr<Job> DamagedJob(const StoredJob& stored, int64_t unix_now_ns);
+
 // Records the transition in the job. REQUIRES: MayFollow(job.state(), to).
 void AddTransition(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns);
 

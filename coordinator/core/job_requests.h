@@ -30,6 +30,7 @@ class JobRequests {
   absl::Status On(Now now, const PersistFailed& event);
   absl::StatusOr<v1::ListJobsResponse> On(Now now, const ListJobs& event) const;
   absl::StatusOr<v1::GetJobResponse> On(Now now, const GetJob& event) const;
+  void On(Now /*now*/, const BackupStore& event) { outbox_.Emit(WriteBackup{event.call}); }
   // Answers at once, or asks the store for the timelines and answers when they are loaded.
   void On(Now now, const GetTrace& event);
   absl::StatusOr<v1::GetTraceResponse> On(Now now, const TimelinesLoaded& event) const;

@@ -344,6 +344,58 @@ TEST_CASE("a full disk is one sentence, and what was stored before stays readabl
   CHECK(store->InsertJob(NewDetail("another"), "").ok());
 }
 
+TEST_CASE("a row that cannot be read costs its job, and no other") {
+  const Folder folder;
+  for (const std::string name : {"one", "two", "three"}) {
+    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail(name), "").ok());
+  }
+  const char* damage =
+      GENERATE("UPDATE jobs SET outcome = x'ff' WHERE name = 'two'",
+               "UPDATE jobs SET record = x'ff' WHERE name = 'two'", "INSERT INTO iterations VALUES ('two', 0, x'ff')");
+  CAPTURE(damage);
+  Execute(folder.path(), damage);
+  const StoredState state = *(*JobStore::Open(folder.path()))->Load();
+  REQUIRE(state.jobs.size() == 3);
+  CHECK_FALSE(state.jobs[0].damaged);
+  CHECK(state.jobs[1].damaged);
+  CHECK(state.jobs[1].detail.summary().name() == "two");
+  CHECK_FALSE(state.jobs[2].damaged);
+}
+
+TEST_CASE("a backup is the store of its moment, and is put back where nobody holds the store") {
+  const Folder folder;
+  std::string backup;
+  {
+    auto store = *JobStore::Open(folder.path());
+    REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+    backup = *store->Backup(1'796'000'000'000'000'000);
+    CHECK_THAT(backup, Catch::Contains("/backups/jobs-20261130T") && Catch::EndsWith(".sqlite"));
+    REQUIRE(store->InsertJob(NewDetail("later"), "").ok());
+    CHECK(RestoreJobStore(backup, folder.path(), 1).status().code() == absl::StatusCode::kUnavailable);
+    CHECK(DetailsOf(*store).size() == 2);
+  }
+  const std::string name = (*(*JobStore::Open(folder.path()))->Load()).federation;
+  SECTION("as it is") {
+    const std::string aside = *RestoreJobStore(backup, folder.path(), 1'796'000'000'000'000'000);
+    const StoredState state = *(*JobStore::Open(folder.path()))->Load();
+    REQUIRE(state.jobs.size() == 1);
+    CHECK(state.federation == name);
+    CHECK(DetailsOf(**JobStore::Open(aside)).size() == 2);
+  }
+  SECTION("over a store that is damaged") {
+    std::ofstream(folder.path()) << std::string(5000, 'x');
+    REQUIRE(RestoreJobStore(backup, folder.path(), 1).ok());
+    CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 1);
+  }
+  SECTION("not when a byte of it has changed") {
+    std::fstream(backup, std::ios::in | std::ios::out | std::ios::binary).seekp(100).put('x');
+    const absl::Status status = RestoreJobStore(backup, folder.path(), 1).status();
+    CHECK(status.code() == absl::StatusCode::kDataLoss);
+    CHECK_THAT(std::string(status.message()), Catch::Contains("is not what was written: its checksum is "));
+    CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 2);
+  }
+}
+
 TEST_CASE("a store that cannot be used says why and what to do") {
   const Folder folder;
   SECTION("not a database") {
@@ -352,10 +404,15 @@ TEST_CASE("a store that cannot be used says why and what to do") {
     CHECK(status.code() == absl::StatusCode::kDataLoss);
     CHECK(std::string(status.message()).find("it is damaged") != std::string::npos);
   }
-  SECTION("a job that cannot be read") {
+  SECTION("pages that are damaged") {
     REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok());
-    Execute(folder.path(), "UPDATE jobs SET outcome = x'ff'");
-    CHECK((*JobStore::Open(folder.path()))->Load().status().code() == absl::StatusCode::kDataLoss);
+    std::fstream file(folder.path(), std::ios::in | std::ios::out | std::ios::binary);
+    file.seekp(4096 * 2 + 3);
+    file << "\x7f\x7f\x7f\x7f";
+    file.close();
+    const absl::Status status = JobStore::Open(folder.path()).status();
+    CHECK(status.code() == absl::StatusCode::kDataLoss);
+    CHECK_THAT(std::string(status.message()), Catch::Contains("is damaged: its file ("));
   }
   SECTION("a newer version's") {
     REQUIRE(JobStore::Open(folder.path()).ok());

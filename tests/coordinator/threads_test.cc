@@ -115,6 +115,7 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
   absl::StatusOr<std::vector<v1::IterationTimeline>> LoadTimelines(std::string_view /*job*/) override {
     return std::vector<v1::IterationTimeline>();
   }
+  absl::StatusOr<std::string> Backup(int64_t /*now_unix_ns*/) override { return absl::UnimplementedError("not here"); }
   absl::Status SetDrained(std::string_view /*site*/, bool drained) override {
     return Note(drained ? "drained" : "uncordoned");
   }

@@ -92,6 +92,7 @@ class CoordinatorLife final : public JobStore,
   absl::StatusOr<std::vector<v1::IterationSummary>> LoadIterations(std::string_view job) override;
   absl::StatusOr<std::vector<v1::IterationTimeline>> LoadTimelines(std::string_view job) override;
   absl::Status SetDrained(std::string_view site, bool drained) override;
+  absl::StatusOr<std::string> Backup(int64_t /*now_unix_ns*/) override { return absl::UnimplementedError("not here"); }
   // --- AgentStreams ---
   void Send(SessionId session, v1::ConnectResponse message) override;
   void Close(SessionId session, const absl::Status& status) override;

@@ -25,7 +25,7 @@ struct Verb {
   VerbFunction run;
 };
 
-constexpr std::array<Verb, 20> kVerbs{{
+constexpr std::array<Verb, 21> kVerbs{{
     {"playground", "Train a job over several sites rehearsed on this machine.", RunPlayground},
     {"plan", "Say what a job would do on a cluster, and why. No server needed.", RunPlan},
     {"simulate", "Simulate a schedule with explicit costs. No server needed.", RunSimulate},
@@ -39,6 +39,7 @@ constexpr std::array<Verb, 20> kVerbs{{
     {"pause", "Stop jobs after the iteration under way; they keep their devices.", RunPause},
     {"resume", "Let paused jobs go on.", RunResume},
     {"checkpoint", "List, verify and ask for checkpoints.", RunCheckpoint},
+    {"backup", "Write a copy of the coordinator's job store while jobs go on.", RunBackup},
     {"stop-stray", "Stop workers of a node whose run the coordinator does not know.", RunStopStray},
     {"drain", "Take a site out of use: its jobs go on at other sites.", RunDrain},
     {"uncordon", "Take a drained site into use again.", RunUncordon},

@@ -19,6 +19,7 @@ struct StoredJob {
   int64_t next_iteration = 0;                    // all below are complete
   std::vector<v1::IterationSummary> iterations;  // of a live job: the latest, without a gap, up to next_iteration
   std::vector<v1::IterationReport> partial;      // of iterations from there on
+  bool damaged = false;                          // its row cannot be read; `detail` has what is known
 };
 
 struct StoredLink {

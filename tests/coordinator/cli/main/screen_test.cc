@@ -35,9 +35,9 @@ void CheckWidth(const std::string& program, const std::vector<std::string>& args
 TEST_CASE("nothing is wider than the terminal") {
   const int32_t columns = GENERATE(80, 100, 200);
   CAPTURE(columns);
-  for (const char* verb :
-       {"playground", "plan", "simulate", "apply", "get", "describe", "watch", "profile", "trace", "cancel", "pause",
-        "resume", "checkpoint", "drain", "uncordon", "stop-stray", "export-hf", "explain", "version"}) {
+  for (const char* verb : {"playground", "plan",       "simulate", "apply",     "get",     "describe",   "watch",
+                           "profile",    "trace",      "cancel",   "pause",     "resume",  "checkpoint", "drain",
+                           "uncordon",   "stop-stray", "backup",   "export-hf", "explain", "version"}) {
     CheckWidth("geopipectl", {verb, "--help"}, columns);
   }
   for (const char* program : {"geopipectl", "geopipe-agent", "geopipe-coordinator", "geopipe-worker"}) {
