@@ -169,12 +169,15 @@ void CoordinatorLink::Break(int64_t now_ns, const absl::Status& status, Effects&
   in_flight_ = 0;
   queue_.Rewind();
   heartbeat_due_ = false;
-  if (absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status)) {
+  const bool is_refused = absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status);
+  if (is_refused && !announced_ && !has_workers_) {
     refusal_ = status;
     deadline_ns_ = std::numeric_limits<int64_t>::max();
     return;
   }
-  const int64_t delay_ns = BackoffNs(options_.first_backoff_ns, options_.max_backoff_ns, ++breaks_, jitter_);
+  const int64_t delay_ns = is_refused
+                               ? LengthenedNs(options_.refused_backoff_ns, jitter_)
+                               : BackoffNs(options_.first_backoff_ns, options_.max_backoff_ns, ++breaks_, jitter_);
   deadline_ns_ = now_ns + delay_ns;
   const std::string reason =
       status.ok() ? "it ended the stream"

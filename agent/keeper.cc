@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
+#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,19 +11,24 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <condition_variable>
 #include <csignal>
 #include <cstring>
 #include <deque>
 #include <filesystem>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <set>
 #include <system_error>
+#include <thread>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "agent/keeper_core.h"
 #include "agent/worker_log.h"
+#include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
@@ -30,6 +36,7 @@
 #include "runtime/base/packet_socket.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/process.h"
+#include "runtime/base/thread_name.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe::agent {
@@ -64,15 +71,6 @@ UniqueFd OpenPidfd(int64_t pid) {
 
 constexpr const char* kMemoryName = "geopipe-states";
 
-// The memory that a process has under this descriptor number. Invalid when it cannot be opened or is none that a keeper
-// has made: the process may have closed it, and then the number is another file's.
-UniqueFd OpenMemory(int64_t pid, int32_t number) {
-  UniqueFd fd(open(fmt::format("/proc/{}/fd/{}", pid, number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  std::error_code error;
-  const std::string name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd.get()), error).string();
-  return !error && name.starts_with(fmt::format("/memfd:{} ", kMemoryName)) ? std::move(fd) : UniqueFd();
-}
-
 // A worker: a child of this process, or of an earlier keeper and then known by its pidfd alone.
 class Kept {
  public:
@@ -99,12 +97,84 @@ class Kept {
   UniqueFd pidfd_;
 };
 
+// Writes tables on a thread of its own, each as soon as the one before is written; of several that wait the latest.
+class TableWriter {
+ public:
+  struct Written {
+    uint64_t version = 0;
+    absl::Status status;
+  };
+
+  explicit TableWriter(std::string path)
+      : path_(std::move(path)), done_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { Loop(); }) {
+    GP_CHECK(done_.valid(), "eventfd failed, errno {}", errno);
+  }
+  // Waits for the last table.
+  ~TableWriter() {
+    {
+      const std::lock_guard lock(mutex_);
+      closed_ = true;
+    }
+    more_.notify_one();
+    thread_.join();
+  }
+  TableWriter(const TableWriter&) = delete;
+  TableWriter& operator=(const TableWriter&) = delete;
+
+  void Write(uint64_t version, std::string table) {
+    {
+      const std::lock_guard lock(mutex_);
+      waiting_ = {version, std::move(table)};
+    }
+    more_.notify_one();
+  }
+  // Readable when Take has something new.
+  int fd() const { return done_.get(); }
+  Written Take() {
+    uint64_t count = 0;
+    const ssize_t ignored = read(done_.get(), &count, sizeof(count));
+    (void)ignored;
+    const std::lock_guard lock(mutex_);
+    return written_;
+  }
+
+ private:
+  void Loop() {
+    NameThisThread("table");
+    std::unique_lock lock(mutex_);
+    while (true) {
+      more_.wait(lock, [this] { return closed_ || waiting_.has_value(); });
+      if (!waiting_.has_value()) {
+        return;
+      }
+      const auto [version, table] = *std::exchange(waiting_, std::nullopt);
+      lock.unlock();
+      absl::Status status = WriteFileAtomically(path_, table);
+      lock.lock();
+      written_ = {version, std::move(status)};
+      const uint64_t one = 1;
+      const ssize_t ignored = write(done_.get(), &one, sizeof(one));  // fails only when it is readable anyway
+      (void)ignored;
+    }
+  }
+
+  const std::string path_;
+  const UniqueFd done_;  // eventfd
+  std::mutex mutex_;
+  std::condition_variable more_;
+  std::optional<std::pair<uint64_t, std::string>> waiting_;
+  Written written_;
+  bool closed_ = false;
+  std::thread thread_;
+};
+
 class Keeper {
  public:
   Keeper(const KeeperOptions& options, UniqueFd listener, const v1::KeeperTable& table)
       : options_(options),
         listener_(std::move(listener)),
         boot_id_(BootId()),
+        writer_(KeeperTablePath(options.state_dir)),
         core_(Clock::Real().NowNs(), {.idle_ns = options.idle_ns}, table) {
     const std::map<int32_t, v1::KeptWorker> earlier = core_.running();
     for (const auto& [device, child] : earlier) {
@@ -148,7 +218,7 @@ class Keeper {
   }
 
   void AdoptMemory(const WorkerKey& key, const v1::KeptWorker& child, Kept& kept) {
-    UniqueFd memory = OpenMemory(child.pid(), child.memory_fd());
+    UniqueFd memory = OpenStateMemory(child.pid(), child.memory_fd());
     if (memory.valid() && !kept.Ended().has_value()) {  // else the process of this number may have been another
       memory_[key.device] = std::move(memory);
       return;
@@ -168,7 +238,8 @@ class Keeper {
   void Wait() {
     std::vector<pollfd> watched = {
         {.fd = listener_.get(), .events = POLLIN, .revents = 0},
-        {.fd = agent_.get(), .events = static_cast<int16_t>(news_.empty() ? POLLIN : POLLIN | POLLOUT), .revents = 0}};
+        {.fd = agent_.get(), .events = static_cast<int16_t>(news_.empty() ? POLLIN : POLLIN | POLLOUT), .revents = 0},
+        {.fd = writer_.fd(), .events = POLLIN, .revents = 0}};
     for (const auto& [device, kept] : kept_) {
       watched.push_back({.fd = kept.pidfd(), .events = POLLIN, .revents = 0});
     }
@@ -176,6 +247,9 @@ class Keeper {
     const int64_t look_ns =
         kept_.empty() ? core_.next_deadline_ns() : std::min(core_.next_deadline_ns(), next_look_ns_);
     PollFor(watched, std::clamp<int64_t>(look_ns - now_ns, 0, int64_t{3600} * 1'000'000'000));
+    if (watched[2].revents != 0) {
+      OnWritten(writer_.Take());
+    }
     if (watched[1].revents != 0) {
       Hear();
       SendNews();
@@ -318,8 +392,46 @@ class Keeper {
     events_.emplace_back(ChildStarted{std::move(child)});
   }
 
-  void Carry(ReleaseChild& effect) {
+  // Does what waits for tables up to this one.
+  void OnWritten(TableWriter::Written written) {
+    if (!written.status.ok()) {
+      LogError("{}; no worker starts until it can be written, and the next keeper may not know that a worker ended",
+               std::string(written.status.message()));
+    }
+    saved_ = std::move(written.status);
+    written_ = written.version;
+    while (!deferred_.empty() && deferred_.front().first <= written_) {
+      std::variant<TellAgent, ReleaseChild> effect = std::move(deferred_.front().second);
+      deferred_.pop_front();
+      std::visit([this](auto& each) { Do(each); }, effect);
+    }
+  }
+
+  void Carry(ReleaseChild& effect) { DoWhenSaved(std::move(effect)); }
+  void Carry(TellAgent& effect) {
+    if (effect.news.has_pong()) {
+      Do(effect);  // says that this keeper is there, whatever its disk does
+    } else {
+      DoWhenSaved(std::move(effect));
+    }
+  }
+
+  template <class Effect>
+  void DoWhenSaved(Effect effect) {
+    if (written_ < issued_) {
+      deferred_.emplace_back(issued_, std::move(effect));
+    } else {
+      Do(effect);
+    }
+  }
+
+  void Do(ReleaseChild& effect) {
     const auto at = kept_.find(effect.worker.device);
+    const auto child = core_.running().find(effect.worker.device);
+    if (at == kept_.end() || child == core_.running().end() ||
+        child->second.worker().incarnation() != effect.worker.incarnation) {
+      return;  // it has ended meanwhile
+    }
     absl::Status status = saved_;
     if (status.ok()) {
       status = at->second.Release();
@@ -330,7 +442,7 @@ class Keeper {
       events_.emplace_back(ChildReleased{effect.worker});
     } else {
       kept_.erase(at);
-      events_.emplace_back(ChildFailed{core_.running().at(effect.worker.device).worker(), std::move(status)});
+      events_.emplace_back(ChildFailed{child->second.worker(), std::move(status)});
     }
   }
 
@@ -342,7 +454,17 @@ class Keeper {
 
   void Carry(DropMemory& effect) { memory_.erase(effect.device); }
 
-  void Carry(TellAgent& effect) {
+  void Carry(TakeMemory& effect) {
+    UniqueFd memory = agent_.valid() ? OpenStateMemory(PeerPid(agent_.get()), effect.fd) : UniqueFd();
+    if (memory.valid()) {
+      LogInfo("took the memory of device {} over from the agent", effect.device);
+      memory_[effect.device] = std::move(memory);
+    } else {
+      events_.emplace_back(MemoryGone{effect.device});
+    }
+  }
+
+  void Do(TellAgent& effect) {
     if (effect.connection != agent_id_ || !agent_.valid()) {
       return;
     }
@@ -356,11 +478,7 @@ class Keeper {
 
   void Carry(SaveTable& effect) {
     effect.table.set_boot_id(boot_id_);
-    saved_ = WriteFileAtomically(KeeperTablePath(options_.state_dir), effect.table.SerializeAsString());
-    if (!saved_.ok()) {
-      LogError("{}; no worker starts until it can be written, and the next keeper may not know that a worker ended",
-               std::string(saved_.message()));
-    }
+    writer_.Write(++issued_, effect.table.SerializeAsString());
   }
 
   static void Carry(WriteLog& effect) { LogLine(effect.level, LogContext{}, effect.text); }
@@ -369,6 +487,10 @@ class Keeper {
   const KeeperOptions options_;
   const UniqueFd listener_;
   const std::string boot_id_;
+  TableWriter writer_;
+  uint64_t issued_ = 0;  // tables that the writer was given, and those that it is done with
+  uint64_t written_ = 0;
+  std::deque<std::pair<uint64_t, std::variant<TellAgent, ReleaseChild>>> deferred_;  // until that table is written
   KeeperCore core_;
   std::deque<KeeperEvent> events_;
   std::map<int32_t, Kept> kept_;        // by device; those of core_.running()
@@ -376,7 +498,7 @@ class Keeper {
   std::set<int32_t> cut_;               // devices whose log was cut while their worker ran
   UniqueFd agent_;
   KeeperConnection agent_id_ = 0;
-  absl::Status saved_;            // of the latest table
+  absl::Status saved_;            // of the latest table that was written
   std::deque<std::string> news_;  // for the agent
   int64_t next_look_ns_ = 0;
   bool left_ = false;
@@ -403,6 +525,13 @@ v1::KeeperTable ReadTable(const std::string& path) {
 }
 
 }  // namespace
+
+UniqueFd OpenStateMemory(int64_t pid, int32_t number) {
+  UniqueFd fd(open(fmt::format("/proc/{}/fd/{}", pid, number).c_str(), O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  std::error_code error;
+  const std::string name = std::filesystem::read_symlink(fmt::format("/proc/self/fd/{}", fd.get()), error).string();
+  return !error && name.starts_with(fmt::format("/memfd:{} ", kMemoryName)) ? std::move(fd) : UniqueFd();
+}
 
 std::string KeeperSocketPath(const std::string& state_dir) { return state_dir + "/keeper.sock"; }
 std::string KeeperTablePath(const std::string& state_dir) { return state_dir + "/keeper.table"; }

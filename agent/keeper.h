@@ -12,6 +12,8 @@
 #include <cstdint>
 #include <string>
 
+#include "runtime/base/unique_fd.h"
+
 namespace geopipe::agent {
 
 struct KeeperOptions {
@@ -21,6 +23,10 @@ struct KeeperOptions {
   int64_t log_check_interval_ns = 10'000'000'000;
   size_t last_words_bytes = 4096;
 };
+
+// The memory for states that a process has under this descriptor number. Not valid when it cannot be opened or is none
+// that a keeper has made: the process may have closed it, and then the number is another file's.
+UniqueFd OpenStateMemory(int64_t pid, int32_t number);
 
 // DataLoss: the table of what runs cannot be read, so that workers of an earlier keeper would not be known.
 absl::Status CheckKeeperTable(const std::string& state_dir);

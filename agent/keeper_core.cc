@@ -55,7 +55,7 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
   const bool was_idle = idle();
   std::visit(Overloaded{
                  [&](AgentConnected& e) { OnConnected(e.connection, effects); },
-                 [&](AgentAsked& e) { OnAsked(std::move(e), effects); },
+                 [&](AgentAsked& e) { OnAsked(now_ns, std::move(e), effects); },
                  [&](AgentLeft& e) {
                    if (agent_ == e.connection) {
                      agent_.reset();
@@ -65,6 +65,7 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
                  [&](ChildReleased& e) { OnReleased(e, effects); },
                  [&](ChildFailed& e) { OnFailed(e, effects); },
                  [&](MemoryLost& e) { OnMemoryLost(e); },
+                 [&](MemoryGone& e) { memory_.erase(e.device); },
                  [&](ChildEnded& e) { OnEnded(now_ns, std::move(e), effects); },
                  [&](Tick&) { OnTick(now_ns, effects); },
              },
@@ -81,17 +82,19 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
 void KeeperCore::OnConnected(KeeperConnection connection, KeeperEffects& effects) {
   agent_ = connection;
   for (const auto& [device, child] : running_) {
-    Tell(RunningNews(child), effects);
+    if (!waiting_.contains(device)) {
+      Tell(RunningNews(child), effects);
+    }
   }
   for (const auto& [key, exit] : ended_) {
     Tell(ExitNews(exit), effects);
   }
   v1::KeeperNews listed;
-  listed.mutable_listed();
+  listed.mutable_listed()->set_pongs(true);
   Tell(std::move(listed), effects);
 }
 
-void KeeperCore::OnAsked(AgentAsked event, KeeperEffects& effects) {
+void KeeperCore::OnAsked(int64_t now_ns, AgentAsked event, KeeperEffects& effects) {
   if (agent_ != event.connection) {
     return;
   }
@@ -100,6 +103,13 @@ void KeeperCore::OnAsked(AgentAsked event, KeeperEffects& effects) {
       return OnStart(std::move(*event.request.mutable_start()), effects);
     case v1::KeeperRequest::kSignal:
       return OnSignal(event.request.signal(), effects);
+    case v1::KeeperRequest::kHeld:
+      return OnHeld(now_ns, event.request.held(), effects);
+    case v1::KeeperRequest::kPing: {
+      v1::KeeperNews pong;
+      pong.mutable_pong()->set_sequence(event.request.ping().sequence());
+      return Tell(std::move(pong), effects);
+    }
     case v1::KeeperRequest::kForget:
       if (ended_.erase({event.request.forget().device(), event.request.forget().incarnation()}) > 0) {
         Save(effects);
@@ -135,7 +145,7 @@ void KeeperCore::OnStart(v1::KeeperStart start, KeeperEffects& effects) {
   const Key key{start.worker().device(), start.worker().incarnation()};
   if (const auto at = running_.find(key.first);
       at != running_.end() && at->second.worker().incarnation() == key.second) {
-    return Tell(RunningNews(at->second), effects);
+    return waiting_.contains(key.first) ? void() : Tell(RunningNews(at->second), effects);
   }
   if (const auto at = ended_.find(key); at != ended_.end()) {
     return Tell(ExitNews(at->second), effects);
@@ -158,13 +168,25 @@ void KeeperCore::OnStarted(ChildStarted event, KeeperEffects& effects) {
   const v1::WorkerId& id = event.child.worker();
   const WorkerKey key{id.device(), id.incarnation()};
   running_[key.device] = std::move(event.child);
+  waiting_.insert(key.device);
   Save(effects);
   effects.emplace_back(ReleaseChild{key});
 }
 
 void KeeperCore::OnReleased(const ChildReleased& event, KeeperEffects& effects) {
+  waiting_.erase(event.worker.device);
   memory_.erase(event.worker.device);  // the worker has it now
   Tell(RunningNews(running_.at(event.worker.device)), effects);
+}
+
+void KeeperCore::OnHeld(int64_t now_ns, const v1::KeeperHeld& held, KeeperEffects& effects) {
+  const auto running = running_.find(held.device());
+  const bool is_used = running != running_.end() && running->second.memory_fd() != 0;
+  if (held.fd() <= 0 || held.job().empty() || is_used || memory_.contains(held.device())) {
+    return;
+  }
+  memory_[held.device()] = {held.job(), now_ns + options_.kept_memory_ns};
+  effects.emplace_back(TakeMemory{held.device(), held.fd()});
 }
 
 void KeeperCore::OnMemoryLost(const MemoryLost& event) {
@@ -191,6 +213,7 @@ void KeeperCore::OnFailed(const ChildFailed& event, KeeperEffects& effects) {
     effects.emplace_back(DropMemory{event.worker.device()});  // the memory was new, and nothing is in it
   }
   running_.erase(at);
+  waiting_.erase(event.worker.device());
   if (in_table) {
     Save(effects);
   }
@@ -227,6 +250,7 @@ void KeeperCore::OnEnded(int64_t now_ns, ChildEnded event, KeeperEffects& effect
     }
   }
   running_.erase(at);
+  waiting_.erase(event.worker.device);
   ended_[{event.worker.device, event.worker.incarnation}] = exit;
   Save(effects);
   Tell(ExitNews(exit), effects);

@@ -10,6 +10,7 @@
 //     next one does not know, and would start again beside it. Where the table cannot be written no worker starts;
 //   - a worker that ends otherwise than by itself with code 0 leaves its memory to the next one of the same job on its
 //     device, for some time; one of another job never sees it;
+//   - memory of an ended worker is also held by the agent, and comes back with it to a keeper that has lost it;
 //   - no request ends the keeper: what does not fit is logged and passed over.
 #pragma once
 
@@ -18,6 +19,7 @@
 #include <cstdint>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <variant>
 #include <vector>
@@ -65,6 +67,11 @@ struct MemoryLost {
   WorkerKey worker;
 };
 
+// Answers TakeMemory.
+struct MemoryGone {
+  int32_t device = 0;
+};
+
 struct ChildEnded {
   WorkerKey worker;
   int32_t exit_code = 0;  // -1 with signal 0: not known
@@ -73,7 +80,7 @@ struct ChildEnded {
 };
 
 using KeeperEvent = std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildReleased, ChildFailed,
-                                 MemoryLost, ChildEnded, Tick>;
+                                 MemoryLost, MemoryGone, ChildEnded, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -85,8 +92,8 @@ struct Spawn {
   bool hands_memory_on = false;
 };
 
-// Answered by ChildReleased, or by ChildFailed where it cannot execute or the table was not saved, before any other
-// event.
+// Answered by ChildReleased, or by ChildFailed where it cannot execute or the table was not saved, when the tables
+// before it are written. A child that ends before is not answered for.
 struct ReleaseChild {
   WorkerKey worker;
 };
@@ -94,6 +101,13 @@ struct ReleaseChild {
 struct SignalChild {
   WorkerKey worker;
   int signal = 0;
+};
+
+// Takes the memory of a device over from the agent, which has it under this number. Answered by MemoryGone where that
+// fails.
+struct TakeMemory {
+  int32_t device = 0;
+  int32_t fd = 0;
 };
 
 // Releases the memory that is held of a device, if any.
@@ -106,6 +120,8 @@ struct TellAgent {
   v1::KeeperNews news;
 };
 
+// Writes the table, while everything else goes on: a disk may be slow. What the agent is told after it, it is told when
+// the table is written, or cannot be.
 struct SaveTable {
   v1::KeeperTable table;  // without the boot's id
 };
@@ -114,7 +130,7 @@ struct SaveTable {
 struct LeaveKeeper {};
 
 using KeeperEffect =
-    std::variant<Spawn, ReleaseChild, SignalChild, DropMemory, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
+    std::variant<Spawn, ReleaseChild, SignalChild, TakeMemory, DropMemory, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
 using KeeperEffects = std::vector<KeeperEffect>;
 
 struct KeeperCoreOptions {
@@ -149,10 +165,11 @@ class KeeperCore {
   };
 
   void OnConnected(KeeperConnection connection, KeeperEffects& effects);
-  void OnAsked(AgentAsked event, KeeperEffects& effects);
+  void OnAsked(int64_t now_ns, AgentAsked event, KeeperEffects& effects);
   void OnStart(v1::KeeperStart start, KeeperEffects& effects);
   absl::Status CheckStart(const v1::KeeperStart& start) const;
   void OnSignal(const v1::KeeperSignal& signal, KeeperEffects& effects) const;
+  void OnHeld(int64_t now_ns, const v1::KeeperHeld& held, KeeperEffects& effects);
   void OnStarted(ChildStarted event, KeeperEffects& effects);
   void OnFailed(const ChildFailed& event, KeeperEffects& effects);
   void OnReleased(const ChildReleased& event, KeeperEffects& effects);
@@ -166,6 +183,7 @@ class KeeperCore {
 
   const KeeperCoreOptions options_;
   std::map<int32_t, v1::KeptWorker> running_;  // by device; pid 0: there is no process yet
+  std::set<int32_t> waiting_;                  // devices of those that wait for their release
   std::map<Key, v1::WorkerExit> ended_;
   std::map<int32_t, LeftMemory> memory_;  // by device; what a worker that runs has is not in it
   std::optional<KeeperConnection> agent_;

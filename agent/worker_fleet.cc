@@ -79,6 +79,10 @@ int64_t WorkerFleet::AttachByAwakeNs(int64_t now_ns) const {
          std::max(options_.attach_timeout_ns, config_.orphan_grace_ns + options_.orphan_margin_ns);
 }
 
+bool WorkerFleet::Speaks(const Worker& worker) {
+  return worker.session.has_value() || (worker.adopted && !worker.has_attached && !worker.StopOrdered());
+}
+
 int64_t WorkerFleet::DeadlineOf(const Worker& worker) const {
   int64_t next = std::numeric_limits<int64_t>::max();
   if (worker.exited.has_value()) {
@@ -89,7 +93,7 @@ int64_t WorkerFleet::DeadlineOf(const Worker& worker) const {
   } else if (!worker.has_attached && !worker.killed) {
     next = worker.attach_by_awake_ns + pauses_ns_;
   }
-  if (worker.session.has_value() && !worker.silence_told && !worker.read_due && worker.heard_awake_ns.has_value()) {
+  if (Speaks(worker) && !worker.silence_told && !worker.read_due && worker.heard_awake_ns.has_value()) {
     next = std::min(next, *worker.heard_awake_ns + options_.worker_silent_after_ns + pauses_ns_);
   }
   return next;
@@ -346,6 +350,7 @@ void WorkerFleet::ListRunning(int64_t now_ns, const KeeperListed::Running& runni
   Worker worker;
   worker.id = id;
   worker.pid = running.pid;
+  worker.adopted = true;
   worker.attach_by_awake_ns = AttachByAwakeNs(now_ns);
   workers_.emplace(id.device(), std::move(worker));
 }
@@ -582,7 +587,7 @@ void WorkerFleet::LookForSilence(int64_t awake_ns, Worker& worker) {
     worker.heard_awake_ns = awake_ns;
   }
   const int64_t silent_ns = awake_ns - *worker.heard_awake_ns;
-  if (!worker.session.has_value() || worker.silence_told || silent_ns < options_.worker_silent_after_ns) {
+  if (!Speaks(worker) || worker.silence_told || silent_ns < options_.worker_silent_after_ns) {
     return;
   }
   worker.silence_told = true;

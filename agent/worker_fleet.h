@@ -33,7 +33,7 @@ struct WorkerFleetOptions {
   // Limit on the commands that a worker has not taken; one that leaves more is killed.
   size_t waiting_commands = 64;
   int64_t beat_interval_ns = 1'000'000'000;
-  // Silence after which an attached worker is reported.
+  // Silence after which a worker is reported that is attached, or was adopted and should dial.
   int64_t worker_silent_after_ns = int64_t{4} * 1'000'000'000;
   // Grace of a worker that is stopped by a relayed command, which names none.
   int64_t relayed_stop_grace_ns = int64_t{10} * 1'000'000'000;
@@ -101,6 +101,7 @@ class WorkerFleet {
     uint64_t reports_taken = 0;               // by the coordinator
     v1::WorkerStatus status;                  // its latest word
     std::optional<int64_t> heard_awake_ns;    // unset: something came since the last OnTime
+    bool adopted = false;                     // was running when this agent began: it dials every second
     bool silence_told = false;
     std::optional<int64_t> kill_at_ns;  // set once it was told to stop
     bool killed = false;
@@ -133,6 +134,8 @@ class WorkerFleet {
   void LookForSilence(int64_t awake_ns, Worker& worker);
   int64_t AttachByAwakeNs(int64_t now_ns) const;
   int64_t DeadlineOf(const Worker& worker) const;
+  // True when the worker is attached, or should be in a moment.
+  static bool Speaks(const Worker& worker);
   Worker* FindByKey(const WorkerKey& key);
   Workers::iterator FindBySession(SessionId session);
   void FillIn(int32_t device, v1::PrepareCommand& prepare) const;

@@ -226,6 +226,9 @@ void WorkerSupervisor::Run() {
       connected_ = true;
     }
     list_.emplace();
+    pongs_ = false;
+    unanswered_since_ns_.reset();
+    OfferMemory();
     Talk(fd->get());
     const std::lock_guard lock(mutex_);
     connected_ = false;
@@ -267,7 +270,7 @@ void WorkerSupervisor::StartKeeper() {
 
 void WorkerSupervisor::Talk(int fd) {
   int64_t complain_ns = Clock::Real().NowNs() + kListPatienceNs;
-  while (!stopping() && SendRequests(fd)) {
+  while (!stopping() && Ping(fd) && SendRequests(fd)) {
     bool waiting = false;  // for room
     {
       const std::lock_guard lock(mutex_);
@@ -276,7 +279,8 @@ void WorkerSupervisor::Talk(int fd) {
     std::array<pollfd, 2> watched{
         pollfd{.fd = wake_.get(), .events = POLLIN, .revents = 0},
         pollfd{.fd = fd, .events = static_cast<int16_t>(waiting ? POLLIN | POLLOUT : POLLIN), .revents = 0}};
-    const int ready = PollFor(watched, list_.has_value() ? kListPatienceNs : -1);
+    const int64_t ping_ns = std::max<int64_t>(0, next_ping_ns_ - Clock::Real().NowNs());
+    const int ready = PollFor(watched, list_.has_value() ? std::min(kListPatienceNs, ping_ns) : ping_ns);
     if (watched[0].revents != 0) {
       uint64_t count = 0;
       const ssize_t ignored = read(wake_.get(), &count, sizeof(count));
@@ -289,6 +293,65 @@ void WorkerSupervisor::Talk(int fd) {
     if (watched[1].revents != 0 && !Hear(fd)) {
       return;
     }
+  }
+}
+
+// A keeper of an earlier version never answers, and is left alone.
+bool WorkerSupervisor::Ping(int fd) {
+  const int64_t now_ns = Clock::Real().NowNs();
+  if (now_ns < next_ping_ns_) {
+    return true;
+  }
+  next_ping_ns_ = now_ns + options_.ping_interval_ns;
+  std::erase_if(held_, [&](const auto& entry) {
+    return entry.second.ended_ns.has_value() && now_ns - *entry.second.ended_ns >= options_.held_memory_ns;
+  });
+  if (!pongs_) {
+    return true;
+  }
+  const int64_t since_ns = unanswered_since_ns_.value_or(now_ns);
+  // Between two pings this process may itself have been stopped: a pong may be there, unread.
+  if (now_ns - since_ns >= options_.keeper_silent_after_ns && Hear(fd) && unanswered_since_ns_.has_value()) {
+    const int64_t pid = PeerPid(fd);
+    LogError("the keeper of the workers (pid {}) has not answered for {:.1f} s: it is stopped or stuck, and is killed",
+             pid, static_cast<double>(now_ns - since_ns) * 1e-9);
+    if (pid > 0) {
+      kill(static_cast<pid_t>(pid), SIGKILL);
+    }
+    return false;
+  }
+  unanswered_since_ns_ = since_ns;
+  v1::KeeperRequest request;
+  request.mutable_ping()->set_sequence(++pings_);
+  Request(std::move(request));
+  return true;
+}
+
+void WorkerSupervisor::OfferMemory() {
+  for (const auto& [device, held] : held_) {
+    v1::KeeperRequest request;
+    request.mutable_held()->set_device(device);
+    request.mutable_held()->set_job(held.job);
+    request.mutable_held()->set_fd(held.memory.get());
+    Request(std::move(request));
+  }
+}
+
+// The worker has the memory under the number that the keeper has told.
+void WorkerSupervisor::Hold(const v1::KeptWorker& child) {
+  const auto known = held_.find(child.worker().device());
+  if (known != held_.end() && known->second.incarnation == child.worker().incarnation()) {
+    return;
+  }
+  if (known != held_.end()) {
+    held_.erase(known);  // the worker has it, or it was dropped
+  }
+  UniqueFd memory = child.memory_fd() == 0 ? UniqueFd() : OpenStateMemory(child.pid(), child.memory_fd());
+  if (memory.valid()) {
+    held_.emplace(child.worker().device(), Held{.job = child.worker().job(),
+                                                .incarnation = child.worker().incarnation(),
+                                                .memory = std::move(memory),
+                                                .ended_ns = {}});
   }
 }
 
@@ -332,9 +395,13 @@ bool WorkerSupervisor::Post(Event event) {
 }
 
 bool WorkerSupervisor::OnNews(v1::KeeperNews news) {
+  unanswered_since_ns_.reset();  // it is there
   switch (news.news_case()) {
+    case v1::KeeperNews::kPong:
+      return true;
     case v1::KeeperNews::kRunning: {
       v1::KeptWorker& child = *news.mutable_running();
+      Hold(child);
       if (list_.has_value()) {
         list_->running.push_back({std::move(*child.mutable_worker()), child.pid()});
         return true;
@@ -342,6 +409,13 @@ bool WorkerSupervisor::OnNews(v1::KeeperNews news) {
       return Post(WorkerStarted{{child.worker().device(), child.worker().incarnation()}, child.pid()});
     }
     case v1::KeeperNews::kExited:
+      if (const auto held = held_.find(news.exited().worker().device());
+          held != held_.end() && held->second.incarnation == news.exited().worker().incarnation()) {
+        held->second.ended_ns = Clock::Real().NowNs();
+        if (news.exited().exit_code() == 0 && news.exited().signal() == 0) {
+          held_.erase(held);  // told to stop: nobody goes on from its state
+        }
+      }
       if (list_.has_value()) {
         list_->ended.push_back(std::move(*news.mutable_exited()));
         return true;
@@ -352,6 +426,7 @@ bool WorkerSupervisor::OnNews(v1::KeeperNews news) {
           {news.failed().worker().device(), news.failed().worker().incarnation()},
           absl::Status(static_cast<absl::StatusCode>(news.failed().code()), news.failed().message())});
     case v1::KeeperNews::kListed: {
+      pongs_ = news.listed().pongs();
       KeeperListed listed = list_.has_value() ? *std::move(list_) : KeeperListed();
       list_.reset();
       return Post(std::move(listed));

@@ -1,11 +1,14 @@
 // The agent's end of the keeper (agent/keeper.h): starts it when none answers, passes on the core's orders, posts its
-// news. When the connection breaks it reconnects, to a new keeper if need be, and posts the whole list.
+// news. When the connection breaks it reconnects, to a new keeper if need be, and posts the whole list. A keeper that
+// lives and does not answer is killed, so that the next one follows it. The memory of workers' states is held here,
+// too, and offered to each keeper, so that it outlives a keeper that dies with its worker.
 #pragma once
 
 #include <absl/status/statusor.h>
 
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -38,7 +41,10 @@ struct WorkerSupervisorOptions {
   // Size past which the log of a worker's stdout and stderr, <state_dir>/logs/worker-<device>.log, is moved to <log>.1,
   // replacing the one before. Checked when a worker starts and now and then while it runs.
   size_t log_bytes = size_t{16} << 20;
-  std::string keeper_program;  // empty: geopipe-agent beside this program
+  std::string keeper_program = {};  // empty: geopipe-agent beside this program
+  int64_t ping_interval_ns = 1'000'000'000;
+  int64_t keeper_silent_after_ns = 5'000'000'000;
+  int64_t held_memory_ns = int64_t{3600} * 1'000'000'000;  // of a worker that has ended
 };
 
 class WorkerSupervisor {
@@ -68,6 +74,10 @@ class WorkerSupervisor {
   bool SendRequests(int fd);
   bool Hear(int fd);
   bool OnNews(v1::KeeperNews news);
+  // Pings the keeper. False when it has not answered for too long, and is killed.
+  bool Ping(int fd);
+  void OfferMemory();
+  void Hold(const v1::KeptWorker& child);
   bool Post(Event event);
   void Request(v1::KeeperRequest request);
   void Wake() const;
@@ -83,6 +93,18 @@ class WorkerSupervisor {
   // Used by the thread alone.
   std::optional<Process> keeper_;
   std::optional<KeeperListed> list_;  // while it comes in
+  // Memory of the latest worker of each device.
+  struct Held {
+    std::string job;
+    uint64_t incarnation = 0;
+    UniqueFd memory;
+    std::optional<int64_t> ended_ns;
+  };
+  std::map<int32_t, Held> held_;
+  bool pongs_ = false;  // this keeper answers pings
+  uint64_t pings_ = 0;
+  int64_t next_ping_ns_ = 0;
+  std::optional<int64_t> unanswered_since_ns_;
   int64_t next_start_ns_ = 0;
   std::thread thread_;
 };

@@ -26,7 +26,7 @@ struct JobAnswer {
 struct JobFlags {
   std::string reason;
   bool checkpoint = false;
-  std::string from;
+  std::string from = {};
 };
 
 struct JobVerb {

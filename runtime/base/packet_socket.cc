@@ -131,6 +131,12 @@ absl::StatusOr<UniqueFd> ConnectPackets(const std::string& path) {
   return fd;
 }
 
+int64_t PeerPid(int fd) {
+  ucred peer{};
+  socklen_t size = sizeof(peer);
+  return getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 ? peer.pid : 0;
+}
+
 PacketResult TrySendPacket(int fd, std::string_view packet) {
   return ResultOf(send(fd, packet.data(), packet.size(), MSG_NOSIGNAL | MSG_DONTWAIT));
 }

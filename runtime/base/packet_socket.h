@@ -40,6 +40,9 @@ UniqueFd AcceptPackets(int listener);
 // NotFound or Unavailable when nobody listens there, PermissionDenied when another user does.
 absl::StatusOr<UniqueFd> ConnectPackets(const std::string& path);
 
+// The process at the other end, as it connected or listened; 0: not known.
+int64_t PeerPid(int fd);
+
 enum class PacketResult : uint8_t { kDone, kWait, kClosed };  // kWait: when the socket is ready, try again
 
 PacketResult TrySendPacket(int fd, std::string_view packet);

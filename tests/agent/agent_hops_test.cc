@@ -93,6 +93,21 @@ TEST_CASE("what runs is adopted and listed before the coordinator is dialled, wh
   CHECK(Describe(agent.Step(3 * kS, Start(1, {1}, 8))) == Strings{"start 1#8"});
 }
 
+TEST_CASE("an adopted worker that does not dial is told to be silent after four seconds") {
+  Agent agent(TestConfig(), TestOptions());
+  agent.Step(0, Listed({TestWorker(0)}));
+  agent.Step(0, Welcome(1));
+  std::vector<std::string> told;
+  for (int64_t now_ns = 0; now_ns <= 10 * kS; now_ns += 100 * kMs) {
+    for (const std::string& line : Describe(agent.Step(now_ns, Tick{}))) {
+      if (line.find("silent") != std::string::npos) {
+        told.push_back(line);
+      }
+    }
+  }
+  CHECK(told == std::vector<std::string>{"send 1 0#7 silent 4000 ms"});
+}
+
 TEST_CASE("an adopted worker that never attaches is killed") {
   HopsNode node(Listed({TestWorker(0)}));
   CHECK(Count(node.TickTo(100 * kMs, 39'900 * kMs), "signal 0#7 9") == 0);

@@ -109,27 +109,42 @@ TEST_CASE("a coordinator that does not welcome in time, or says something else f
   CHECK(Describe(agent.Step(again, Start(2, {0}))) == Lines{"hangup 2"});
 }
 
-TEST_CASE("a coordinator of another version ends the agent, with both versions") {
-  const bool with_workers = GENERATE(false, true);
+TEST_CASE("a coordinator of another version ends an agent that it has never taken, with both versions") {
   AgentConfig config = TestConfig();
   config.coordinator = "127.0.0.1:7070";
-  config.die_with_parent = true;
-  Registered agent(config);
-  if (with_workers) {
-    agent.At(1, Start(1, {0}));
-  }
-  agent.At(2, CoordinatorClosed{1, absl::UnavailableError("it was replaced")});
-  const int64_t again = agent.agent().next_deadline_ns();
-  agent.At(again, Tick{});
-  const CoordinatorClosed refused{2, absl::FailedPreconditionError("agent 1.2.3, coordinator 1.2.4")};
-  if (with_workers) {
-    CHECK(agent.At(again, refused) == Lines{"signal 0#7 15"});
-    CHECK(agent.At(again, WorkerExited{{0, 7}, 100, 0, 15, ""}) == Lines{"exit FAILED_PRECONDITION"});
-  } else {
-    CHECK(agent.At(again, refused) == Lines{"exit FAILED_PRECONDITION"});
-  }
-  CHECK(Only<Exit>(agent.effects()).status.message() ==
+  Agent agent(config, TestOptions());
+  agent.Step(0, KeeperListed{});
+  const Effects effects =
+      agent.Step(1, CoordinatorClosed{1, absl::FailedPreconditionError("agent 1.2.3, coordinator 1.2.4")});
+  CHECK(Describe(effects) == Lines{"exit FAILED_PRECONDITION"});
+  CHECK(Only<Exit>(effects).status.message() ==
         "the coordinator at 127.0.0.1:7070 refuses this agent: agent 1.2.3, coordinator 1.2.4");
+}
+
+TEST_CASE("a coordinator of another version is waited for by an agent that it had taken, and by one with workers") {
+  const bool had_taken = GENERATE(false, true);
+  Agent agent(TestConfig(), TestOptions());
+  agent.Step(0, had_taken ? KeeperListed{} : Listed({TestWorker(0)}));
+  int64_t now_ns = 1;
+  ConnectionId connection = 1;
+  if (had_taken) {
+    agent.Step(0, Welcome(1));
+    agent.Step(now_ns, CoordinatorClosed{connection++, absl::UnavailableError("it was replaced")});
+    now_ns = agent.next_deadline_ns();
+    agent.Step(now_ns, Tick{});
+  }
+  for (int refusals = 0; refusals < 5; ++refusals) {
+    const CoordinatorClosed refused{connection++, absl::FailedPreconditionError("agent 1.2.3, coordinator 1.2.4")};
+    CHECK(Describe(agent.Step(now_ns, refused)).empty());
+    int64_t again_ns = now_ns;
+    for (Lines lines; lines.empty(); lines = Describe(agent.Step(again_ns, Tick{}))) {
+      again_ns = agent.next_deadline_ns();
+    }
+    CHECK(again_ns - now_ns >= 10 * kS);
+    CHECK(again_ns - now_ns <= 13 * kS);
+    now_ns = again_ns;
+  }
+  CHECK(Describe(agent.Step(now_ns, Welcome(connection))) == (had_taken ? Lines{} : Lines{"announce"}));
 }
 
 TEST_CASE("another agent in its place: dialled again until the coordinator knows whether that one lives") {

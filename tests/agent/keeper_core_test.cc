@@ -34,6 +34,7 @@ struct KeeperDescriber {
   std::string operator()(const SignalChild& e) const {
     return fmt::format("signal {}#{} {}", e.worker.device, e.worker.incarnation, e.signal);
   }
+  std::string operator()(const TakeMemory& e) const { return fmt::format("take {} from {}", e.device, e.fd); }
   std::string operator()(const DropMemory& e) const { return fmt::format("drop {}", e.device); }
   std::string operator()(const TellAgent& e) const {
     switch (e.news.news_case()) {
@@ -46,6 +47,8 @@ struct KeeperDescriber {
       case v1::KeeperNews::kFailed:
         return fmt::format("tell {} {} failed: {}", e.connection, KeptName(e.news.failed().worker()),
                            e.news.failed().message());
+      case v1::KeeperNews::kPong:
+        return fmt::format("tell {} pong {}", e.connection, e.news.pong().sequence());
       default:
         return fmt::format("tell {} listed", e.connection);
     }
@@ -287,6 +290,32 @@ TEST_CASE("keeper: the memory of an earlier keeper's worker is handed on, unless
   CHECK(keeper.Remember(2, 8) == Lines{lost ? "spawn 0#8" : "spawn 0#8 with memory"});
 }
 
+TEST_CASE("keeper: memory that the agent holds is taken where none is, and handed on or let go of") {
+  KeptCore keeper({});
+  keeper.At(0, AgentConnected{1});
+  v1::KeeperRequest held;
+  held.mutable_held()->set_device(0);
+  held.mutable_held()->set_job("tiny");
+  held.mutable_held()->set_fd(12);
+  CHECK(keeper.At(0, AgentAsked{1, held}) == Lines{"take 0 from 12"});
+  CHECK(keeper.At(0, AgentAsked{1, held}).empty());  // it has it
+  SECTION("handed on to the next of its job") { CHECK(keeper.Remember(1, 8) == Lines{"spawn 0#8 with memory"}); }
+  SECTION("it could not be taken") {
+    CHECK(keeper.At(0, MemoryGone{0}).empty());
+    CHECK(keeper.Remember(1, 8) == Lines{"spawn 0#8"});
+    CHECK(keeper.At(2, AgentAsked{1, held}).empty());  // the worker that runs has some of its own
+  }
+  SECTION("let go of after its time") { CHECK(keeper.At(3600 * kS, Tick{}) == Lines{"drop 0"}); }
+}
+
+TEST_CASE("keeper: a ping is answered") {
+  KeptCore keeper({});
+  keeper.At(0, AgentConnected{1});
+  v1::KeeperRequest ping;
+  ping.mutable_ping()->set_sequence(3);
+  CHECK(keeper.At(0, AgentAsked{1, ping}) == Lines{"tell 1 pong 3"});
+}
+
 // A machine whose keepers are killed between any two effects, and follow each other.
 class KeptMachine {
  public:
@@ -416,6 +445,7 @@ class KeptMachine {
       events_.emplace_back(ChildReleased{e.worker});
     }
   }
+  static void Carry(const TakeMemory& /*e*/) { FAIL("nobody offers memory"); }
   void Carry(const DropMemory& e) { REQUIRE(memory_.erase(e.device) == 1); }
   void Carry(const SaveTable& e) { table_ = e.table; }
   void Carry(const TellAgent& e) {

@@ -482,6 +482,49 @@ TEST_CASE("a keeper that follows another takes the memory of the workers over, t
   }
 }
 
+TEST_CASE("memory of a worker that dies together with its keeper comes back from the agent") {
+  Node node(kRememberingWorker);
+  Supervised supervised(node);
+  const int64_t worker = supervised.Start(7);
+  CHECK(Found(node, 7) == "by --kept-memory-fd");
+  const auto keeper = static_cast<pid_t>(node.KeeperPid());
+  kill(keeper, SIGSTOP);  // it sees nothing of the worker's end
+  kill(static_cast<pid_t>(worker), SIGKILL);
+  kill(keeper, SIGKILL);
+  const auto list = supervised.Next<KeeperListed>();
+  CHECK(list.running.empty());
+  REQUIRE(list.ended.size() == 1);
+  CHECK(list.ended[0].exit_code() == kUnknownExitCode);
+  supervised.Start(8);
+  CHECK(Found(node, 8) == "7 by --kept-memory-fd");
+}
+
+TEST_CASE("a keeper that is stopped is killed, and the next one has its workers and what they keep") {
+  Node node(kRememberingWorker);
+  Supervised supervised(node, {.ping_interval_ns = 20 * kMs, .keeper_silent_after_ns = 200 * kMs});
+  const int64_t worker = supervised.Start(7);
+  CHECK(Found(node, 7) == "by --kept-memory-fd");
+  const int64_t keeper = node.KeeperPid();
+  kill(static_cast<pid_t>(keeper), SIGSTOP);
+  if (GENERATE(false, true)) {
+    kill(static_cast<pid_t>(worker), SIGKILL);
+    const auto list = supervised.Next<KeeperListed>();
+    CHECK(list.running.empty());
+    CHECK(list.ended.size() == 1);
+  } else {
+    const auto list = supervised.Next<KeeperListed>();
+    REQUIRE(list.running.size() == 1);
+    CHECK(list.running[0].pid == worker);
+    CHECK(Lives(worker));
+    supervised->Carry(SignalWorker{{0, 7}, SIGKILL});
+    supervised.Next<WorkerExited>();
+  }
+  WaitForEnd(keeper);
+  CHECK(node.KeeperPid() != keeper);
+  supervised.Start(8);
+  CHECK(Found(node, 8) == "7 by --kept-memory-fd");
+}
+
 TEST_CASE("a worker that has closed its memory leaves none, whatever has its number since") {
   const std::string other = GENERATE("exec 3</dev/null", "exec 3<>$0", "");
   Node node(
@@ -489,11 +532,11 @@ TEST_CASE("a worker that has closed its memory leaves none, whatever has its num
                   "eval \"exec $fd<&-\"; [ -z '{0}' ] || eval \"$(echo '{0}' | sed s/3/$fd/)\"\n"
                   "echo ${{12}} is ready; exec sleep 600",
                   other));
-  Supervised supervised(node);
-  supervised.Start(7);
+  std::make_unique<Supervised>(node)->Start(7);  // an agent that has seen it would hold it
   WaitUntil([&] { return ReadFile(node.log(), 1000).value_or("").ends_with("7 is ready\n"); });
   kill(static_cast<pid_t>(node.KeeperPid()), SIGKILL);
-  REQUIRE(supervised.Next<KeeperListed>().running.size() == 1);
+  Supervised supervised(node);
+  REQUIRE(supervised.first_list().running.size() == 1);
   CHECK_THAT(*ReadFile(node.keeper_log(), 1 << 20), Catch::Contains("cannot take over the memory of the worker"));
   supervised->Carry(SignalWorker{{0, 7}, SIGKILL});
   supervised.Next<WorkerExited>();

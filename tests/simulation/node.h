@@ -197,6 +197,7 @@ class Node {
   void Carry(KeeperLife& life, agent::Spawn& effect);
   void Carry(KeeperLife& life, agent::ReleaseChild& effect);
   void Carry(KeeperLife& life, agent::SignalChild& effect);
+  void Carry(KeeperLife& life, agent::TakeMemory& effect);
   void Carry(KeeperLife& life, agent::DropMemory& effect);
   // Drops what only the keeper held, which is gone with it.
   void LoseMemory(const KeeperLife& life);

@@ -130,6 +130,11 @@ void Node::Carry(KeeperLife& life, agent::Spawn& effect) {
   life.events.emplace_back(agent::ChildStarted{std::move(child)});
 }
 
+// Agents hold no memory here.
+void Node::Carry(KeeperLife& life, agent::TakeMemory& effect) {
+  life.events.emplace_back(agent::MemoryGone{effect.device});
+}
+
 void Node::Carry(KeeperLife& life, agent::DropMemory& effect) {
   if (const auto found = life.memory.find(effect.device); found != life.memory.end()) {
     ledger_.LoseMemory(found->second->run);

@@ -165,6 +165,9 @@ std::string ProcessFederation::AgentConfig(size_t site) const {
       Quoted(options_.sites[site]), Quoted(options_.proxied ? proxies_[site]->endpoint() : endpoint_),
       Quoted((folder_.path() / options_.sites[site]).string()), FormatDuration(options_.orphan_grace_ns),
       options_.devices, options_.figures.empty() ? "" : ", " + options_.figures);
+  if (options_.own_program) {
+    text.insert(text.find("devices:"), fmt::format("worker_binary: {}\n", Quoted(program().string())));
+  }
   for (size_t to = 0; to < sites(); ++to) {
     if (to != site) {
       text += fmt::format("- {{to: {}, latency: {}, bandwidth: {}, shape: true, pacer_path: {}}}\n",
@@ -175,7 +178,23 @@ std::string ProcessFederation::AgentConfig(size_t site) const {
   return text;
 }
 
+absl::Status ProcessFederation::RestoreCoordinator(const std::string& backup) const {
+  ProcessSpec spec;
+  GP_ASSIGN_OR_RETURN(spec.program, SiblingProgram("geopipe-coordinator"));
+  spec.args = {"--state-dir", (folder_.path() / "coordinator").string(), "--restore", backup};
+  spec.stdout_path = spec.stderr_path = LogPath("restore");
+  GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));
+  const std::optional<ExitStatus> ended = process.Wait(kStartLimitNs);
+  return ended.has_value() && ended->success()
+             ? absl::OkStatus()
+             : absl::InternalError(fmt::format("the store is not restored{}", LastWords(LogPath("restore"))));
+}
+
 absl::Status ProcessFederation::WriteConfigurations() {
+  if (options_.own_program) {
+    GP_ASSIGN_OR_RETURN(const std::string worker, SiblingProgram("geopipe-worker"));
+    fs::create_symlink(worker, program());
+  }
   const uint16_t port = static_cast<uint16_t>(std::stoi(endpoint_.substr(endpoint_.rfind(':') + 1)));
   for (size_t site = 0; site < sites(); ++site) {
     if (options_.proxied) {

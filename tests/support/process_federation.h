@@ -34,6 +34,7 @@ struct ProcessFederationOptions {
   int64_t disk_bytes = 0;
   int64_t restarts_per_hour = 0;  // of a worker; 0: the coordinator's default
   int32_t devices = 1;            // of each site
+  bool own_program = false;       // workers are started from program(), which may be taken away
   std::string figures = {};       // of a device, as in an agent's file: "peak_flops: 1e9, memory_bandwidth: 1GB/s"
 };
 
@@ -55,7 +56,9 @@ class ProcessFederation {
 
   const std::filesystem::path& folder() const { return folder_.path(); }
   std::filesystem::path disk() const { return folder_.path() / "disk"; }  // of each site, where they have their own
-  const std::string& endpoint() const { return endpoint_; }               // of the coordinator, in all its lives
+  std::filesystem::path program() const { return folder_.path() / "geopipe-worker"; }
+  std::filesystem::path StateOf(size_t site) const { return folder_.path() / options_.sites[site]; }
+  const std::string& endpoint() const { return endpoint_; }  // of the coordinator, in all its lives
   size_t sites() const { return options_.sites.size(); }
   const std::string& site(size_t index) const { return options_.sites[index]; }
   const std::vector<std::string>& site_names() const { return options_.sites; }
@@ -64,6 +67,8 @@ class ProcessFederation {
   // coordinator has welcomed it.
   absl::Status StartCoordinator();
   absl::Status StartAgent(size_t site);
+  // Puts a backup in the place of the coordinator's store. Precondition as above.
+  absl::Status RestoreCoordinator(const std::string& backup) const;
   // The process alone, without waiting for it to be back.
   absl::Status LaunchAgent(size_t site);
   absl::Status AwaitAgent(size_t site);

@@ -482,12 +482,13 @@ absl::StatusOr<std::string> LoseWorkerAgainAndAgain(ProcessFederation& federatio
   v1::JobSummary summary;
   GP_RETURN_IF_ERROR(
       AwaitNs("the end of a job that loses a worker again and again", 2 * kJobLimitNs, [&]() -> absl::StatusOr<bool> {
+        GP_ASSIGN_OR_RETURN(summary, federation.Summary(job));
         const std::optional<ProcessInfo> worker = federation.WorkerOf(site);
-        if (worker.has_value() && worker->pid != killed) {
+        // One that ends before it has said hello could not be started, which is no loss.
+        if (summary.state() == v1::JOB_STATE_RUNNING && worker.has_value() && worker->pid != killed) {
           killed = worker->pid;
           federation.Signal(killed, SIGKILL);
         }
-        GP_ASSIGN_OR_RETURN(summary, federation.Summary(job));
         return IsFinal(summary.state());
       }).status());
   return fmt::format("{}: {}", JobStateName(summary.state()), summary.cause());

@@ -150,16 +150,15 @@ void AgentNews::OnTick() {
   if (life_.state == v1::JOB_STATE_PLANNING || life_.state == v1::JOB_STATE_PAUSED) {
     return;
   }
-  if (s.SomeSilent()) {
-    crew_.times.since_ns += passed_ns;  // silent nodes cannot answer, and have a grace of their own
-  }
   if (life_.state != v1::JOB_STATE_RECOVERING) {
+    if (s.SomeSilent()) {
+      crew_.times.since_ns += passed_ns;  // silent nodes cannot answer, and have a grace of their own
+    }
     NoteSilence();
     return;
   }
-  const bool is_quiet = std::ranges::all_of(crew_.workers, [&](const auto& entry) {
-    return life_.posts.at(entry.first).duty != Post::Duty::kServes || entry.second.Rests();
-  });
+  const bool is_quiet =
+      std::ranges::all_of(crew_.workers, [&](const auto& entry) { return s.IsQuiet(entry.first, entry.second); });
   crew_.times.quiet_ns = is_quiet ? crew_.times.quiet_ns : now_ns_;
 }
 

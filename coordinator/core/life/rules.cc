@@ -261,7 +261,8 @@ Answer LateRecovery(const Situation& s) {
   std::vector<LostWorker> late;
   for (const auto& [key, worker] : s.crew.workers) {
     const bool is_up = worker.stage != WorkerFacts::Stage::kStarting;
-    if (s.life.posts.at(key).duty == Post::Duty::kServes && (!is_up || !worker.Rests())) {
+    const bool is_awaited = s.life.posts.at(key).duty == Post::Duty::kServes && s.crew.heard(key.node_key());
+    if (is_awaited && (!is_up || !worker.Rests())) {
       late.push_back({key,
                       fmt::format("worker {} (site {}) did not {} within {}", DisplayName(key), key.site,
                                   is_up ? "end its epoch" : "start", FormatSeconds(s.limits.start_timeout_ns)),

@@ -125,6 +125,21 @@ int64_t Situation::AloneNs(const NodeKey& node) const {
   return kMarginNs + std::max(told_ns == 0 ? kGraceNs : told_ns, SlowestIterationNs());
 }
 
+bool Situation::IsQuiet(const WorkerKey& key, const WorkerFacts& worker) const {
+  const Post::Duty duty = life.posts.at(key).duty;
+  if (duty == Post::Duty::kStopped || worker.stage == WorkerFacts::Stage::kEnded || worker.Rests()) {
+    return true;
+  }
+  if (duty == Post::Duty::kServes) {
+    return false;
+  }
+  const auto silence = std::ranges::find(crew.silences, key.node_key(), &NodeSilence::node);
+  const bool is_cut_off =
+      silence != crew.silences.end() && silence->is_silent && silence->silent_ns >= GraceNs(*silence, false);
+  return is_cut_off ||
+         (worker.alone_since_ns.has_value() && now_ns >= *worker.alone_since_ns + AloneNs(key.node_key()));
+}
+
 // Reading a checkpoint takes as long as disks and links take; a worker that fetches a file notices by itself when none
 // comes. Replicas send each other states between connecting and reporting that they have.
 int64_t Situation::LimitNs() const {

@@ -63,6 +63,9 @@ struct Situation {
   int64_t GraceNs(const NodeSilence& silence, bool rests) const;
   // Time after which a worker of the node that no agent knows any more has ended.
   int64_t AloneNs(const NodeKey& node) const;
+  // True when the worker can go on with no iteration: it has exited, rests, or was alone for longer than its grace. One
+  // that is merely out of reach may train on, and renew the right to run of others that are.
+  bool IsQuiet(const WorkerKey& key, const WorkerFacts& worker) const;
 
  private:
   int64_t LimitNs() const;

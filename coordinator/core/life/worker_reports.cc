@@ -240,7 +240,8 @@ Reaction WorkerReports::OnFinished(WorkerFacts& worker, const v1::FinishedReport
 // way. It counts when two heartbeats in a row report it: after a pause of the whole host the first one means nothing.
 void WorkerReports::CheckStuck(WorkerFacts& worker, const v1::WorkerStatus& status) {
   const int64_t limit_ns = StuckAfterNs(life_, limits_, status.action());
-  const bool stuck = life_.state == v1::JOB_STATE_RUNNING && status.action_ns() >= limit_ns;
+  const bool may_act = life_.state == v1::JOB_STATE_RUNNING || life_.state == v1::JOB_STATE_RECOVERING;
+  const bool stuck = may_act && status.action_ns() >= limit_ns;
   const std::string action = stuck ? fmt::format("{} of iteration {}", status.action(), status.next_iteration()) : "";
   if (!stuck || std::exchange(worker.slow_action, action) != action) {
     worker.slow_action = action;

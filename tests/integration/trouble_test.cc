@@ -1,0 +1,174 @@
+// The environment of a node is bad for some seconds while a worker has to be started there: a job that has trained
+// waits for it, loses nothing, and is not ended.
+#include <algorithm>
+#include <catch2/catch.hpp>
+#include <csignal>
+#include <filesystem>
+#include <string>
+
+#include "runtime/base/clock.h"
+#include "tests/support/durations.h"
+#include "tests/support/required.h"
+#include "tests/support/survival.h"
+
+namespace geopipe {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kLimitNs = 90 * kSecond;
+constexpr int64_t kTrainsAgainNs = 15 * kSecond;
+
+void Check(const absl::Status& status) {
+  INFO(status.ToString());
+  REQUIRE(status.ok());
+}
+
+// Returns when an iteration is told that was not done when this was called.
+void AwaitProgress(const ProcessFederation& federation, int64_t limit_ns) {
+  const auto before = federation.Summary("troubled");
+  Check(before.status());
+  Check(federation.AwaitIteration("troubled", before->iterations_done() + 2, limit_ns));
+}
+
+TEST_CASE("starts that fail for a while, by a missing program or a table that cannot be written, end no job") {
+  const auto federation = Required(ProcessFederation::Start({.own_program = true}));
+  constexpr int64_t kIterations = 40;
+  Check(SubmitPaced(*federation, "troubled", kIterations));
+  Check(federation->AwaitIteration("troubled", 2, kLimitNs));
+  const fs::path table = federation->StateOf(1) / "keeper.table";
+  const fs::path away = federation->folder() / "away";
+  for (const bool is_program : {true, false}) {
+    CAPTURE(is_program);
+    if (is_program) {
+      fs::rename(federation->program(), away);
+    } else {
+      fs::rename(table, away);
+      fs::create_directories(table / "in-the-way");
+    }
+    federation->Signal(federation->WorkerOf(1)->pid, SIGKILL);
+    // Longer than five tries took to end a job.
+    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 12 * kSecond);
+    const auto sites = federation->Geopipectl({"get", "sites"});
+    Check(sites.status());
+    INFO(*sites);
+    CHECK(sites->find("connected, unfit") != std::string::npos);
+    CHECK(sites->find("warning: node east/0 has been unfit for ") != std::string::npos);
+    CHECK(sites->find("is tried again every 10 s: worker east/0/0 (site east) cannot be started: ") !=
+          std::string::npos);
+    const auto summary = federation->Summary("troubled");
+    Check(summary.status());
+    CHECK(summary->state() == v1::JOB_STATE_RECOVERING);
+    if (is_program) {
+      fs::rename(away, federation->program());
+    } else {
+      fs::remove_all(table);
+      fs::rename(away, table);
+    }
+    AwaitProgress(*federation, kTrainsAgainNs);
+  }
+  Check(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kLimitNs));
+  const auto curve = federation->Curve("troubled");
+  Check(curve.status());
+  Check(CheckWhole(*curve, kIterations));
+  const auto detail = federation->control().GetJob("troubled");
+  Check(detail.status());
+  REQUIRE(detail->recoveries_size() == 2);
+  for (const v1::RecoverySummary& recovery : detail->recoveries()) {
+    CHECK(recovery.source() == "memory");
+    CHECK(std::ranges::count_if(recovery.workers(), [](const auto& lost) { return !lost.of_node(); }) == 1);
+  }
+}
+
+TEST_CASE("a keeper that is stopped is followed by another within seconds, and its worker's states are kept") {
+  const auto federation = Required(ProcessFederation::Start({}));
+  constexpr int64_t kIterations = 24;
+  Check(SubmitPaced(*federation, "troubled", kIterations));
+  Check(federation->AwaitIteration("troubled", 2, kLimitNs));
+  const int64_t keeper = federation->KeeperOf(1)->pid;
+  federation->Signal(keeper, SIGSTOP);
+  federation->Signal(federation->WorkerOf(1)->pid, SIGKILL);
+  Check(AwaitNs("another keeper", kTrainsAgainNs, [&]() -> absl::StatusOr<bool> {
+          const auto now = federation->KeeperOf(1);
+          return now.has_value() && now->pid != keeper;
+        }).status());
+  AwaitProgress(*federation, kTrainsAgainNs);
+  Check(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kLimitNs));
+  const auto detail = federation->control().GetJob("troubled");
+  Check(detail.status());
+  REQUIRE(detail->recoveries_size() == 1);
+  CHECK(detail->recoveries(0).source() == "memory");
+  CHECK(federation->Log("east").find(") has not answered for 5.") != std::string::npos);
+}
+
+// A node's volume was not mounted when its coordinator started, and is put back.
+TEST_CASE("a coordinator that starts without its store disturbs nobody, and with it goes on as if nothing was") {
+  const auto federation = Required(ProcessFederation::Start({}));
+  constexpr int64_t kIterations = 40;
+  Check(SubmitPaced(*federation, "troubled", kIterations));
+  Check(federation->AwaitIteration("troubled", 2, kLimitNs));
+  const int64_t worker = federation->WorkerOf(0)->pid;
+  const fs::path store = federation->folder() / "coordinator";
+  const fs::path away = federation->folder() / "away";
+  federation->KillCoordinator();
+  fs::rename(store, away);
+  Check(federation->StartCoordinator());
+  Check(AwaitNs("agents that are refused", kLimitNs, [&]() -> absl::StatusOr<bool> {
+          const auto sites = federation->Geopipectl({"get", "sites"});
+          Check(sites.status());
+          return std::ranges::count(*sites, '\n') >= 4 && sites->find("was refused") != std::string::npos;
+        }).status());
+  const auto sites = federation->Geopipectl({"get", "sites"});
+  Check(sites.status());
+  INFO(*sites);
+  CHECK(sites->find("warning: agent north/0 was refused ") != std::string::npos);
+  CHECK(sites->find("has 1 worker of federation ") != std::string::npos);
+  CHECK(federation->WorkerOf(0)->pid == worker);
+  federation->KillCoordinator();
+  fs::rename(store, federation->folder() / "foreign");
+  fs::rename(away, store);
+  Check(federation->StartCoordinator());
+  Check(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kLimitNs));
+  const auto detail = federation->control().GetJob("troubled");
+  Check(detail.status());
+  CHECK(detail->recoveries_size() == 0);
+  CHECK(detail->epochs_size() == 1);
+  const auto curve = federation->Curve("troubled");
+  Check(curve.status());
+  Check(CheckWhole(*curve, kIterations));
+}
+
+TEST_CASE("a backup that is restored under a running job pauses it, and it goes on with the same bits") {
+  const auto federation = Required(ProcessFederation::Start({}));
+  constexpr int64_t kIterations = 30;
+  Check(SubmitPaced(*federation, "troubled", kIterations));
+  Check(federation->AwaitIteration("troubled", 2, kLimitNs));
+  const auto backup = federation->Geopipectl({"backup", "-o", "json"});
+  Check(backup.status());
+  const size_t begin = backup->find("/");
+  const std::string path = backup->substr(begin, backup->find('"', begin) - begin);
+  federation->Signal(federation->WorkerOf(2)->pid, SIGKILL);  // the run goes on beyond what the backup knows
+  AwaitProgress(*federation, kLimitNs);
+  federation->KillCoordinator();
+  Check(federation->RestoreCoordinator(path));
+  Check(federation->StartCoordinator());
+  Check(federation->AwaitState("troubled", v1::JOB_STATE_PAUSED, kLimitNs));
+  const auto summary = federation->Summary("troubled");
+  Check(summary.status());
+  INFO(summary->cause());
+  CHECK(summary->cause().find("the job store was older than this run: `geopipectl resume troubled --from newest`") !=
+        std::string::npos);
+  Check(federation->Geopipectl({"resume", "troubled", "--from", "newest"}).status());
+  Check(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kLimitNs));
+  const auto curve = federation->Curve("troubled");
+  Check(curve.status());
+  const auto alone = NumbersAlone(*federation, kIterations);
+  Check(alone.status());
+  // Figures of iterations that only the lost store had are not known any more.
+  const std::string numbers = NumbersOf(*curve);
+  CHECK(alone->ends_with(numbers.substr(numbers.rfind("\n", numbers.size() - 2) + 1)));
+  CHECK(curve->size() == kIterations);
+}
+
+}  // namespace
+}  // namespace geopipe
