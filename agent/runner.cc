@@ -38,8 +38,8 @@ absl::StatusOr<UniqueFd> LockStateFolder(const std::string& state_dir) {
              : std::move(lock);
 }
 
-// What RememberCoordinator has written: "9 0a1b2c3d4e5f6071", incarnation and federation, or, before there were
-// federations, "9". Incarnation 0: no coordinator has welcomed an agent of this folder.
+// RememberCoordinator writes "9 0a1b2c3d4e5f6071", incarnation and federation; before there were federations it wrote
+// "9". Incarnation 0 means that no coordinator has welcomed an agent of this folder.
 absl::StatusOr<RememberCoordinator> ReadKnownCoordinator(const std::string& path) {
   const absl::StatusOr<std::string> text = ReadFile(path, 128);
   RememberCoordinator known;

@@ -310,7 +310,7 @@ bool WorkerSupervisor::Ping(int fd) {
     return true;
   }
   const int64_t since_ns = unanswered_since_ns_.value_or(now_ns);
-  // Between two pings this process may itself have been stopped: a pong may be there, unread.
+  // This process may itself have been stopped between two pings, and a pong may be there, unread.
   if (now_ns - since_ns >= options_.keeper_silent_after_ns && Hear(fd) && unanswered_since_ns_.has_value()) {
     const int64_t pid = PeerPid(fd);
     LogError("the keeper of the workers (pid {}) has not answered for {:.1f} s: it is stopped or stuck, and is killed",

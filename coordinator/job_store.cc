@@ -356,7 +356,7 @@ absl::Status SqliteJobStore::CheckSchema() {
   const bool exists = tables.Integer(0) > 0;
   tables.Reset();
   if (!exists) {
-    // What is in the file itself survives the loss of the write-ahead log: above all, which federation it is of.
+    // The file itself survives the loss of the write-ahead log, and with it the federation that it is of.
     return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} {} COMMIT; PRAGMA wal_checkpoint(TRUNCATE);", kCreateJobs,
                                kAddProgress, kAddDrainedSites, kAddTimelines, kAddFederation),
                    "created");
@@ -704,7 +704,7 @@ absl::StatusOr<std::string> RestoreJobStore(const std::string& backup, const std
   std::string aside;
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
-    // Nobody holds it when it opens; a damaged one is held by nobody.
+    // A store that opens is held by nobody, and so is a damaged one.
     const absl::Status held = JobStore::Open(path, {.busy_timeout_ns = 0}).status();
     if (absl::IsUnavailable(held)) {
       return held;

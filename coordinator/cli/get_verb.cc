@@ -186,7 +186,7 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   if (common.output == OutputFormat::kJson || common.output == OutputFormat::kYaml) {
     PrintDocument(listing.json, common.output);
   } else if (listing.table.rows() == 0) {
-    PrintOut("no {}\n", what);
+    PrintOut("no {}\n{}", what, listing.below);
   } else {
     PrintOut("{}{}", listing.table.Render(TextColumns()), listing.below);
   }

@@ -1,7 +1,5 @@
 #include "optimizer/base/trouble.h"
 
-#include <absl/strings/cord.h>
-
 namespace geopipe {
 namespace {
 

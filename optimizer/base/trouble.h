@@ -1,6 +1,6 @@
-// Whose trouble an error is. What a job is made of (its model, tokens, numbers) follows it to every node; what its node
-// lacks for the moment (an errno, memory that others hold) may be over soon, or is not so on another node. An error
-// says so by a mark that stays on it when its words change.
+// An error may be the trouble of a job or of a node. What a job is made of (its model, tokens, numbers) follows it to
+// every node; what its node lacks for the moment (an errno, memory that others hold) may be over soon, or is not so on
+// another node. An error says so by a mark that stays on it when its words change.
 #pragma once
 
 #include <absl/status/status.h>

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
+#include "optimizer/base/trouble.h"
 #include "runtime/base/crc32c.h"
 
 namespace geopipe {
@@ -23,9 +24,9 @@ absl::StatusOr<CheckpointFile> CheckpointFile::Open(const std::string& path) {
     return absl::NotFoundError(fmt::format("{}: is not on this node; copy the file from the node that wrote it", path));
   }
   if (!fd.valid()) {
-    return absl::Status(
+    return OfNode(absl::Status(
         absl::ErrnoToStatusCode(errno),
-        fmt::format("{}: cannot be read: {}; check its permissions and the disk", path, std::strerror(errno)));
+        fmt::format("{}: cannot be read: {}; check its permissions and the disk", path, std::strerror(errno))));
   }
   struct stat info {};
   if (fstat(fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
@@ -40,8 +41,8 @@ absl::Status CheckpointFile::ReadAt(int64_t offset, std::span<std::byte> bytes) 
   while (!bytes.empty()) {
     const ssize_t got = pread(fd_.get(), bytes.data(), bytes.size(), offset);
     if (got < 0 && errno != EINTR) {
-      return absl::DataLossError(fmt::format("{}: cannot be read at byte {}: {}; check the disk (dmesg)", path_, offset,
-                                             std::strerror(errno)));
+      return OfNode(absl::DataLossError(fmt::format("{}: cannot be read at byte {}: {}; check the disk (dmesg)", path_,
+                                                    offset, std::strerror(errno))));
     }
     if (got == 0) {
       return absl::DataLossError(

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "optimizer/base/check.h"
+#include "optimizer/base/trouble.h"
 
 namespace geopipe {
 namespace {
@@ -56,8 +57,9 @@ int SyncedFolder(const std::string& folder) {
 }  // namespace
 
 absl::Status CheckpointIoError(std::string_view path, std::string_view done, int error_number) {
-  return {absl::ErrnoToStatusCode(error_number),
-          fmt::format("{}: cannot be {}: {}; {}", path, done, std::strerror(error_number), Remedy(error_number))};
+  return OfNode(
+      {absl::ErrnoToStatusCode(error_number),
+       fmt::format("{}: cannot be {}: {}; {}", path, done, std::strerror(error_number), Remedy(error_number))});
 }
 
 bool IsTemporaryName(std::string_view name) { return name.find(kTemporaryMark) != std::string_view::npos; }

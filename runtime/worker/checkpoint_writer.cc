@@ -173,17 +173,18 @@ absl::StatusOr<std::vector<v1::CheckpointIdentity>> CheckpointWriter::Find(const
   return found;
 }
 
-absl::Status CheckpointWriter::CheckNoneLater(const std::string& path, uint64_t run_incarnation, uint64_t epoch) {
+absl::Status CheckpointWriter::CheckNoneLater(const std::string& path, uint64_t run_incarnation, uint64_t known_epoch) {
   const absl::StatusOr<CheckpointList> list = ListCheckpoints(path);
   for (const CheckpointList::Complete& complete :
        list.ok() ? list->complete : std::vector<CheckpointList::Complete>{}) {
     const absl::StatusOr<Checkpoint> checkpoint = Checkpoint::Open(complete.folder);
     if (checkpoint.ok() && static_cast<uint64_t>(checkpoint->manifest().incarnation) == run_incarnation &&
-        static_cast<uint64_t>(checkpoint->manifest().epoch) >= epoch) {
-      return absl::FailedPreconditionError(fmt::format(
-          "{} was written in epoch {} of this run, and epoch {} is only to begin: the coordinator's job store is older "
-          "than the run; give the coordinator its newest store, or apply the job again with --resume",
-          complete.folder, checkpoint->manifest().epoch, epoch));
+        static_cast<uint64_t>(checkpoint->manifest().epoch) > known_epoch) {
+      return absl::FailedPreconditionError(
+          fmt::format("{} was written in epoch {} of this run, of which the coordinator knows {} epochs: its job store "
+                      "is older than "
+                      "the run; give it its newest store, or apply the job again with --resume",
+                      complete.folder, checkpoint->manifest().epoch, known_epoch));
     }
   }
   return absl::OkStatus();

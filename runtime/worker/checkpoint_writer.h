@@ -65,9 +65,9 @@ class CheckpointWriter {
   // Checks that checkpoints can be written below `path`, and lists those that are complete. Errors are one sentence.
   // Any thread.
   static absl::StatusOr<std::vector<v1::CheckpointIdentity>> Find(const std::string& path);
-  // FailedPrecondition: the folder has a checkpoint that the run has written in this epoch or a later one, of which the
-  // coordinator does not know: its store is older than the run. What cannot be read counts as nothing.
-  static absl::Status CheckNoneLater(const std::string& path, uint64_t run_incarnation, uint64_t epoch);
+  // FailedPrecondition: the folder has a checkpoint that the run has written after `known_epoch`, the last one that the
+  // coordinator knows: its store is older than the run. What cannot be read counts as nothing.
+  static absl::Status CheckNoneLater(const std::string& path, uint64_t run_incarnation, uint64_t known_epoch);
 
  private:
   struct Manifest {

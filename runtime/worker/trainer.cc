@@ -198,8 +198,12 @@ absl::StatusOr<ProfileEntry> Trainer::ProfileCompute(const v1::ProfileCommand& c
 absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::PrepareCommand& command) {
   GP_ASSIGN_OR_RETURN(RankPreparation preparation, DecodePreparation(epoch, command));
   preparation.gpu_library = hooks_.gpu_library;
-  GP_RETURN_IF_ERROR(CheckpointWriter::CheckNoneLater(preparation.job.checkpoint.path, preparation.run_incarnation,
-                                                      preparation.epoch));
+  const bool from_own = preparation.from_checkpoint.has_value() &&
+                        static_cast<uint64_t>(preparation.from_checkpoint->incarnation) == preparation.run_incarnation;
+  const uint64_t known_epoch = std::max(
+      preparation.epoch - 1, from_own ? static_cast<uint64_t>(preparation.from_checkpoint->epoch) : uint64_t{0});
+  GP_RETURN_IF_ERROR(
+      CheckpointWriter::CheckNoneLater(preparation.job.checkpoint.path, preparation.run_incarnation, known_epoch));
   JoinExchange(preparation);  // first: others may wait for files of this node before they are prepared
   if (job_ != nullptr && job_->Serves(preparation) && job_->holds_state() && job_->state() == preparation.state()) {
     GP_RETURN_IF_ERROR(job_->NextEpoch(std::move(preparation), hooks_.open_transport));

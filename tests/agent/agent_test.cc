@@ -1,5 +1,6 @@
 #include "agent/agent.h"
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <utility>
@@ -137,14 +138,17 @@ TEST_CASE("a coordinator of another version is waited for by an agent that it ha
     const CoordinatorClosed refused{connection++, absl::FailedPreconditionError("agent 1.2.3, coordinator 1.2.4")};
     CHECK(Describe(agent.Step(now_ns, refused)).empty());
     int64_t again_ns = now_ns;
-    for (Lines lines; lines.empty(); lines = Describe(agent.Step(again_ns, Tick{}))) {
+    for (bool dials = false; !dials;) {
       again_ns = agent.next_deadline_ns();
+      dials = std::ranges::any_of(Describe(agent.Step(again_ns, Tick{})),
+                                  [](const std::string& line) { return line.starts_with("dial"); });
     }
     CHECK(again_ns - now_ns >= 10 * kS);
     CHECK(again_ns - now_ns <= 13 * kS);
     now_ns = again_ns;
   }
-  CHECK(Describe(agent.Step(now_ns, Welcome(connection))) == (had_taken ? Lines{} : Lines{"announce"}));
+  const Lines lines = Describe(agent.Step(now_ns, Welcome(connection)));
+  CHECK(std::ranges::count(lines, "announce") == (had_taken ? 0 : 1));
 }
 
 TEST_CASE("another agent in its place: dialled again until the coordinator knows whether that one lives") {

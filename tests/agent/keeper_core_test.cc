@@ -291,7 +291,7 @@ TEST_CASE("keeper: the memory of an earlier keeper's worker is handed on, unless
 }
 
 TEST_CASE("keeper: memory that the agent holds is taken where none is, and handed on or let go of") {
-  KeptCore keeper({});
+  KeptCore keeper;
   keeper.At(0, AgentConnected{1});
   v1::KeeperRequest held;
   held.mutable_held()->set_device(0);
@@ -309,7 +309,7 @@ TEST_CASE("keeper: memory that the agent holds is taken where none is, and hande
 }
 
 TEST_CASE("keeper: a ping is answered") {
-  KeptCore keeper({});
+  KeptCore keeper;
   keeper.At(0, AgentConnected{1});
   v1::KeeperRequest ping;
   ping.mutable_ping()->set_sequence(3);

@@ -16,10 +16,10 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int64_t kLimitNs = 90 * kSecond;
+constexpr int64_t kTroubleLimitNs = 90 * kSecond;
 constexpr int64_t kTrainsAgainNs = 15 * kSecond;
 
-void Check(const absl::Status& status) {
+void CheckOk(const absl::Status& status) {
   INFO(status.ToString());
   REQUIRE(status.ok());
 }
@@ -27,15 +27,15 @@ void Check(const absl::Status& status) {
 // Returns when an iteration is told that was not done when this was called.
 void AwaitProgress(const ProcessFederation& federation, int64_t limit_ns) {
   const auto before = federation.Summary("troubled");
-  Check(before.status());
-  Check(federation.AwaitIteration("troubled", before->iterations_done() + 2, limit_ns));
+  CheckOk(before.status());
+  CheckOk(federation.AwaitIteration("troubled", before->iterations_done() + 2, limit_ns));
 }
 
 TEST_CASE("starts that fail for a while, by a missing program or a table that cannot be written, end no job") {
   const auto federation = Required(ProcessFederation::Start({.own_program = true}));
   constexpr int64_t kIterations = 40;
-  Check(SubmitPaced(*federation, "troubled", kIterations));
-  Check(federation->AwaitIteration("troubled", 2, kLimitNs));
+  CheckOk(SubmitPaced(*federation, "troubled", kIterations));
+  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
   const fs::path table = federation->StateOf(1) / "keeper.table";
   const fs::path away = federation->folder() / "away";
   for (const bool is_program : {true, false}) {
@@ -50,14 +50,14 @@ TEST_CASE("starts that fail for a while, by a missing program or a table that ca
     // Longer than five tries took to end a job.
     Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 12 * kSecond);
     const auto sites = federation->Geopipectl({"get", "sites"});
-    Check(sites.status());
+    CheckOk(sites.status());
     INFO(*sites);
     CHECK(sites->find("connected, unfit") != std::string::npos);
     CHECK(sites->find("warning: node east/0 has been unfit for ") != std::string::npos);
     CHECK(sites->find("is tried again every 10 s: worker east/0/0 (site east) cannot be started: ") !=
           std::string::npos);
     const auto summary = federation->Summary("troubled");
-    Check(summary.status());
+    CheckOk(summary.status());
     CHECK(summary->state() == v1::JOB_STATE_RECOVERING);
     if (is_program) {
       fs::rename(away, federation->program());
@@ -67,12 +67,12 @@ TEST_CASE("starts that fail for a while, by a missing program or a table that ca
     }
     AwaitProgress(*federation, kTrainsAgainNs);
   }
-  Check(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kLimitNs));
+  CheckOk(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kTroubleLimitNs));
   const auto curve = federation->Curve("troubled");
-  Check(curve.status());
-  Check(CheckWhole(*curve, kIterations));
+  CheckOk(curve.status());
+  CheckOk(CheckWhole(*curve, kIterations));
   const auto detail = federation->control().GetJob("troubled");
-  Check(detail.status());
+  CheckOk(detail.status());
   REQUIRE(detail->recoveries_size() == 2);
   for (const v1::RecoverySummary& recovery : detail->recoveries()) {
     CHECK(recovery.source() == "memory");
@@ -83,19 +83,19 @@ TEST_CASE("starts that fail for a while, by a missing program or a table that ca
 TEST_CASE("a keeper that is stopped is followed by another within seconds, and its worker's states are kept") {
   const auto federation = Required(ProcessFederation::Start({}));
   constexpr int64_t kIterations = 24;
-  Check(SubmitPaced(*federation, "troubled", kIterations));
-  Check(federation->AwaitIteration("troubled", 2, kLimitNs));
+  CheckOk(SubmitPaced(*federation, "troubled", kIterations));
+  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
   const int64_t keeper = federation->KeeperOf(1)->pid;
   federation->Signal(keeper, SIGSTOP);
   federation->Signal(federation->WorkerOf(1)->pid, SIGKILL);
-  Check(AwaitNs("another keeper", kTrainsAgainNs, [&]() -> absl::StatusOr<bool> {
-          const auto now = federation->KeeperOf(1);
-          return now.has_value() && now->pid != keeper;
-        }).status());
+  CheckOk(AwaitNs("another keeper", kTrainsAgainNs, [&]() -> absl::StatusOr<bool> {
+            const auto now = federation->KeeperOf(1);
+            return now.has_value() && now->pid != keeper;
+          }).status());
   AwaitProgress(*federation, kTrainsAgainNs);
-  Check(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kLimitNs));
+  CheckOk(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kTroubleLimitNs));
   const auto detail = federation->control().GetJob("troubled");
-  Check(detail.status());
+  CheckOk(detail.status());
   REQUIRE(detail->recoveries_size() == 1);
   CHECK(detail->recoveries(0).source() == "memory");
   CHECK(federation->Log("east").find(") has not answered for 5.") != std::string::npos);
@@ -105,21 +105,21 @@ TEST_CASE("a keeper that is stopped is followed by another within seconds, and i
 TEST_CASE("a coordinator that starts without its store disturbs nobody, and with it goes on as if nothing was") {
   const auto federation = Required(ProcessFederation::Start({}));
   constexpr int64_t kIterations = 40;
-  Check(SubmitPaced(*federation, "troubled", kIterations));
-  Check(federation->AwaitIteration("troubled", 2, kLimitNs));
+  CheckOk(SubmitPaced(*federation, "troubled", kIterations));
+  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
   const int64_t worker = federation->WorkerOf(0)->pid;
   const fs::path store = federation->folder() / "coordinator";
   const fs::path away = federation->folder() / "away";
   federation->KillCoordinator();
   fs::rename(store, away);
-  Check(federation->StartCoordinator());
-  Check(AwaitNs("agents that are refused", kLimitNs, [&]() -> absl::StatusOr<bool> {
-          const auto sites = federation->Geopipectl({"get", "sites"});
-          Check(sites.status());
-          return std::ranges::count(*sites, '\n') >= 4 && sites->find("was refused") != std::string::npos;
-        }).status());
+  CheckOk(federation->StartCoordinator());
+  CheckOk(AwaitNs("agents that are refused", kTroubleLimitNs, [&]() -> absl::StatusOr<bool> {
+            const auto sites = federation->Geopipectl({"get", "sites"});
+            CheckOk(sites.status());
+            return std::ranges::count(*sites, '\n') >= 4 && sites->find("was refused") != std::string::npos;
+          }).status());
   const auto sites = federation->Geopipectl({"get", "sites"});
-  Check(sites.status());
+  CheckOk(sites.status());
   INFO(*sites);
   CHECK(sites->find("warning: agent north/0 was refused ") != std::string::npos);
   CHECK(sites->find("has 1 worker of federation ") != std::string::npos);
@@ -127,43 +127,43 @@ TEST_CASE("a coordinator that starts without its store disturbs nobody, and with
   federation->KillCoordinator();
   fs::rename(store, federation->folder() / "foreign");
   fs::rename(away, store);
-  Check(federation->StartCoordinator());
-  Check(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kLimitNs));
+  CheckOk(federation->StartCoordinator());
+  CheckOk(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kTroubleLimitNs));
   const auto detail = federation->control().GetJob("troubled");
-  Check(detail.status());
+  CheckOk(detail.status());
   CHECK(detail->recoveries_size() == 0);
   CHECK(detail->epochs_size() == 1);
   const auto curve = federation->Curve("troubled");
-  Check(curve.status());
-  Check(CheckWhole(*curve, kIterations));
+  CheckOk(curve.status());
+  CheckOk(CheckWhole(*curve, kIterations));
 }
 
 TEST_CASE("a backup that is restored under a running job pauses it, and it goes on with the same bits") {
   const auto federation = Required(ProcessFederation::Start({}));
   constexpr int64_t kIterations = 30;
-  Check(SubmitPaced(*federation, "troubled", kIterations));
-  Check(federation->AwaitIteration("troubled", 2, kLimitNs));
+  CheckOk(SubmitPaced(*federation, "troubled", kIterations));
+  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
   const auto backup = federation->Geopipectl({"backup", "-o", "json"});
-  Check(backup.status());
+  CheckOk(backup.status());
   const size_t begin = backup->find("/");
   const std::string path = backup->substr(begin, backup->find('"', begin) - begin);
   federation->Signal(federation->WorkerOf(2)->pid, SIGKILL);  // the run goes on beyond what the backup knows
-  AwaitProgress(*federation, kLimitNs);
+  AwaitProgress(*federation, kTroubleLimitNs);
   federation->KillCoordinator();
-  Check(federation->RestoreCoordinator(path));
-  Check(federation->StartCoordinator());
-  Check(federation->AwaitState("troubled", v1::JOB_STATE_PAUSED, kLimitNs));
+  CheckOk(federation->RestoreCoordinator(path));
+  CheckOk(federation->StartCoordinator());
+  CheckOk(federation->AwaitState("troubled", v1::JOB_STATE_PAUSED, kTroubleLimitNs));
   const auto summary = federation->Summary("troubled");
-  Check(summary.status());
+  CheckOk(summary.status());
   INFO(summary->cause());
   CHECK(summary->cause().find("the job store was older than this run: `geopipectl resume troubled --from newest`") !=
         std::string::npos);
-  Check(federation->Geopipectl({"resume", "troubled", "--from", "newest"}).status());
-  Check(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kLimitNs));
+  CheckOk(federation->Geopipectl({"resume", "troubled", "--from", "newest"}).status());
+  CheckOk(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kTroubleLimitNs));
   const auto curve = federation->Curve("troubled");
-  Check(curve.status());
+  CheckOk(curve.status());
   const auto alone = NumbersAlone(*federation, kIterations);
-  Check(alone.status());
+  CheckOk(alone.status());
   // Figures of iterations that only the lost store had are not known any more.
   const std::string numbers = NumbersOf(*curve);
   CHECK(alone->ends_with(numbers.substr(numbers.rfind("\n", numbers.size() - 2) + 1)));

@@ -47,7 +47,8 @@ struct CheckpointFolder {
 
 class CheckpointDisk {
  public:
-  bool full = false;  // nothing can be written
+  bool unreadable = false;  // no file of the node can be opened
+  bool full = false;        // nothing can be written
 
   const CheckpointFolder* Find(const std::string& path, int64_t iteration) const;
   // Complete checkpoints below the path.

@@ -5,13 +5,15 @@
 #include <memory>
 #include <utility>
 
+#include "optimizer/base/trouble.h"
+
 namespace geopipe::simulation {
 namespace {
 
 constexpr int64_t kFetchPatienceNs = 12 * kSecondNs;  // with a source that cannot be asked
 
 absl::Status NoSpace(const std::string& path) {
-  return absl::ResourceExhaustedError(fmt::format("{}: the disk is full", path));
+  return OfNode(absl::ResourceExhaustedError(fmt::format("{}: the disk is full", path)));
 }
 
 }  // namespace

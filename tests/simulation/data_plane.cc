@@ -5,6 +5,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/splitmix64.h"
+#include "optimizer/base/trouble.h"
 #include "proto/wire/checkpoint_wire.h"
 #include "runtime/manifest/job_manifest.h"
 #include "runtime/transport/ucx/handshake.h"
@@ -80,7 +81,7 @@ void Trainer::Run(RunProfile order) {
   const int64_t delay_ns = world_.Between(100, 600) * kMillisecondNs;
   if (!path.empty() && disk_.full) {
     plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is full");
-    Answer(delay_ns, Profiled{absl::ResourceExhaustedError(fmt::format("{}: the disk is full", path))});
+    Answer(delay_ns, Profiled{OfNode(absl::ResourceExhaustedError(fmt::format("{}: the disk is full", path)))});
   } else {
     Answer(delay_ns, Profiled{std::move(report)});
   }
@@ -103,6 +104,19 @@ void Trainer::Run(RunPrepare order) {
   sequence_length_ = command.plan().sequence_length();
   rank_ = command.rank();
   run_ = command.run_incarnation();
+  if (disk_.unreadable) {
+    const bool reads = command.has_from_checkpoint();
+    held_.reset();
+    plane_.ledger_.Excuse(worker_.job(), "no file can be opened on a node");
+    Answer(
+        world_.Between(100, 600) * kMillisecondNs,
+        Prepared{.epoch = order.epoch,
+                 .report = OfNode(reads ? absl::DataLossError("a file cannot be read: Input/output error")
+                                        : absl::FailedPreconditionError("a file cannot be opened: Stale file handle")),
+                 .states = States(),
+                 .unreadable = reads ? std::optional(command.from_checkpoint()) : std::nullopt});
+    return;
+  }
   if (command.has_from_checkpoint()) {
     held_.reset();
     busy_ = true;

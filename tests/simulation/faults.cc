@@ -28,7 +28,7 @@ constexpr std::array<Row, static_cast<size_t>(FaultKind::kCount)> kRows = {{
     {"an agent crashes", 12, 0.1, 90},
     {"an agent is stopped", 5, 1, 90},
     {"a keeper crashes", 6, 0.1, 1},
-    {"a keeper is stopped", 2, 1, 30},
+    {"a keeper is stopped", 2, 1, 90},
     {"a worker crashes", 1.5, 0.1, 1},
     {"a worker is stopped", 1.5, 0.5, 12},
     {"a worker is stuck", 0.5, 1, 1},
@@ -56,6 +56,8 @@ constexpr std::array<Row, static_cast<size_t>(FaultKind::kCount)> kRows = {{
     {"every worker of a node dies soon after its start", 1, 5, 60},
     {"the user drains a site", 3, 20, 200},
     {"the user asks for a checkpoint", 4, 0.1, 0.1},
+    {"nothing can be started on a node", 2, 1, 90},
+    {"no file can be opened on a node", 2, 1, 90},
 }};
 
 }  // namespace

@@ -44,6 +44,8 @@ enum class FaultKind : uint8_t {
   kNodeKillsWorkers,    // each, soon after its start
   kUserDrains,          // a site, and takes it into use after the duration
   kUserWantsCheckpoint,
+  kStartsFail,  // on a node
+  kFilesFail,   // on a node: none can be opened or read
   kCount,
 };
 

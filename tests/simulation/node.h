@@ -154,6 +154,7 @@ class Node {
   // Healed, so that new streams come about.
   void HealPath();
   bool disk_full = false;  // that of the keeper's table
+  bool starts_fail = false;
   CheckpointDisk& checkpoints() { return checkpoints_; }
   int64_t deadly_until_ns = 0;  // each worker dies soon after its start
 

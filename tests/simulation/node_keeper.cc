@@ -155,12 +155,14 @@ void Node::LoseMemory(const KeeperLife& life) {
 
 void Node::Carry(KeeperLife& life, agent::ReleaseChild& effect) {
   const auto at = workers_.find(life.core.running().at(effect.worker.device).pid());
-  if (table_is_stale_) {
+  if (table_is_stale_ || starts_fail) {
     const std::shared_ptr<Worker> worker = at->second;
     workers_.erase(at);
     worker->Kill();
-    ledger_.Excuse(worker->id().job(), "a worker cannot be started on a full disk");
-    life.events.emplace_back(agent::ChildFailed{worker->id(), absl::ResourceExhaustedError("the disk is full")});
+    ledger_.Excuse(worker->id().job(), "a worker cannot be started");
+    life.events.emplace_back(
+        agent::ChildFailed{worker->id(), starts_fail ? absl::UnavailableError("Resource temporarily unavailable")
+                                                     : absl::ResourceExhaustedError("the disk is full")});
     return;
   }
   at->second->Begin();

@@ -22,6 +22,7 @@ namespace geopipe::simulation {
 namespace {
 
 constexpr int64_t kCalmNs = 75 * kSecondNs;
+constexpr int64_t kKeeperPatienceNs = 6 * kSecondNs;  // of an agent
 
 class Simulation final : public Listener {
  public:
@@ -297,6 +298,7 @@ class Simulation final : public Listener {
       case FaultKind::kKeeperPause:
         if (node.keeper() != nullptr) {
           PauseFor(node.keeper()->process, fault.duration_ns);
+          world_.In(kKeeperPatienceNs, [this, &node, keeper = node.keeper()->process] { EndStopped(node, keeper); });
         }
         return;
       case FaultKind::kWorkerCrash:
@@ -323,6 +325,14 @@ class Simulation final : public Listener {
         return;
       default:
         return HappenToOthers(fault, i, job);
+    }
+  }
+
+  // The node's agent kills a keeper that does not answer.
+  void EndStopped(const Node& node, const ProcessPtr& keeper) {
+    const bool is_seen = node.agent() != nullptr && node.agent()->process->alive && !node.agent()->process->paused;
+    if (keeper->alive && keeper->paused && is_seen) {
+      world_.Kill(keeper);
     }
   }
 
@@ -438,6 +448,12 @@ class Simulation final : public Listener {
         return user_.Drain(node.site(), fault.duration_ns);
       case FaultKind::kUserWantsCheckpoint:
         return user_.Checkpoint(job);
+      case FaultKind::kStartsFail:
+        node.starts_fail = true;
+        return world_.In(fault.duration_ns, [&node] { node.starts_fail = false; });
+      case FaultKind::kFilesFail:
+        node.checkpoints().unreadable = true;
+        return world_.In(fault.duration_ns, [&node] { node.checkpoints().unreadable = false; });
       default:
         return;
     }
@@ -456,7 +472,7 @@ class Simulation final : public Listener {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       Node& node = *nodes_[i];
       hold_agent_ns_[i] = 0;
-      node.disk_full = node.checkpoints().full = false;
+      node.disk_full = node.starts_fail = node.checkpoints().full = node.checkpoints().unreadable = false;
       node.deadly_until_ns = 0;
       node.HealPath();
       plane_.Cut(node.site(), false);

@@ -84,8 +84,8 @@ bool Situation::MayRecover() const {
          life.state != v1::JOB_STATE_PLANNING;
 }
 
-// Without an epoch it has nothing to lose and may start over. Only failures of devices are worth it, since a worker's
-// own would recur; but a job that had an epoch in an earlier run starts over after any that is not permanent.
+// A job without an epoch has nothing to lose and may start over. Only failures of devices are worth it, since a
+// worker's own would recur; but a job that had an epoch in an earlier run starts over after any that is not permanent.
 bool Situation::Survives(const FailureEvidence& why) const {
   const bool recurs = why.permanent && !(why.of_node && HasTrained());
   const bool by_devices = why.kind == "killed" || why.kind == "silent" || why.kind == "gone" || why.kind == "unfit";
@@ -127,17 +127,13 @@ int64_t Situation::AloneNs(const NodeKey& node) const {
 
 bool Situation::IsQuiet(const WorkerKey& key, const WorkerFacts& worker) const {
   const Post::Duty duty = life.posts.at(key).duty;
-  if (duty == Post::Duty::kStopped || worker.stage == WorkerFacts::Stage::kEnded || worker.Rests()) {
+  if (duty == Post::Duty::kStopped || worker.stage == WorkerFacts::Stage::kEnded || worker.Rests() ||
+      worker.alone_since_ns.has_value()) {
     return true;
   }
-  if (duty == Post::Duty::kServes) {
-    return false;
-  }
   const auto silence = std::ranges::find(crew.silences, key.node_key(), &NodeSilence::node);
-  const bool is_cut_off =
-      silence != crew.silences.end() && silence->is_silent && silence->silent_ns >= GraceNs(*silence, false);
-  return is_cut_off ||
-         (worker.alone_since_ns.has_value() && now_ns >= *worker.alone_since_ns + AloneNs(key.node_key()));
+  return duty == Post::Duty::kLost && silence != crew.silences.end() && silence->is_silent &&
+         silence->silent_ns >= GraceNs(*silence, false);
 }
 
 // Reading a checkpoint takes as long as disks and links take; a worker that fetches a file notices by itself when none

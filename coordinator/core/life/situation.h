@@ -45,8 +45,12 @@ struct Situation {
 
   // --- Losses ---
   bool MayRecover() const;
-  // True when it has shown that it works: trouble of nodes does not end it then.
-  bool HasTrained() const { return life.progressed || life.epochs_before > 0; }
+  // True when it has had an epoch, or goes on from one of an earlier application, and so has shown that it works:
+  // trouble of nodes does not end it then.
+  bool HasTrained() const {
+    return life.progressed || life.epochs_before > 0 || !life.checkpoints.resumable.empty() ||
+           (life.epoch.has_value() && (life.committed || life.epoch->number > 1));
+  }
   // True when the job may go on after this, in its run or with another.
   bool Survives(const FailureEvidence& why) const;
   // True when a worker may be started in the place of this one, which is lost.
@@ -63,8 +67,8 @@ struct Situation {
   int64_t GraceNs(const NodeSilence& silence, bool rests) const;
   // Time after which a worker of the node that no agent knows any more has ended.
   int64_t AloneNs(const NodeKey& node) const;
-  // True when the worker can go on with no iteration: it has exited, rests, or was alone for longer than its grace. One
-  // that is merely out of reach may train on, and renew the right to run of others that are.
+  // True when the worker lets no other go on: it has exited, rests, is waited for itself, or was cut off for longer
+  // than its grace. One that is merely out of reach may train on, and renew the right to run of others that are.
   bool IsQuiet(const WorkerKey& key, const WorkerFacts& worker) const;
 
  private:

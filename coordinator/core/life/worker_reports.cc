@@ -264,7 +264,7 @@ Reaction WorkerReports::OnFailure(WorkerFacts& worker, const v1::FailureReport& 
   if (report.parked() && life_.ending) {  // the others have left as they were told to, before it heard of that
     return OnEnded(worker, report.next_iteration(), true);
   }
-  worker.failed = true;
+  worker.failed = !report.parked();  // a parked one lives on, so its exit is news
   FailureEvidence evidence = EvidenceOf(worker.worker.worker, report);
   if (report.has_unreadable()) {
     const bool goes_on = PassOver(report, evidence.sentence);
@@ -334,7 +334,7 @@ bool WorkerReports::PassOver(const v1::FailureReport& report, const std::string&
     told_.iterations.BeginAt(life_.plan->plan.grid.size(), life_.checkpoints.FirstIteration(),
                              limits_.max_iterations_kept);
     told_.evaluations = EvaluationLog(life_.job.evaluation, life_.end());  // it begins with an earlier one, too
-    told_.evaluations.PassOver(told_.evaluated_before);
+    told_.evaluations.PassOver(std::max(told_.evaluated_before, life_.checkpoints.FirstIteration() - 1));
   }
   return true;
 }

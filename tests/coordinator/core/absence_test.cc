@@ -41,10 +41,11 @@ TEST_CASE("a coordinator with an empty store leaves the workers that it does not
   CHECK(stray.age_ns() >= 60 * kSecond);
   CHECK(stray.stopped_in_ns() == 3600 * kSecond - stray.age_ns());
   // Their devices are given to nobody.
+  f.job.name = "other";
   f.Step(ApplyJob{f.next_call++, f.job, f.run});
   f.RunFor(kSecond);
-  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
-  CHECK_THAT(f.CauseOf("tiny"), Catch::Contains("tiny (unknown here; its worker"));
+  CHECK(f.StateOf("other") == v1::JOB_STATE_PENDING);
+  CHECK_THAT(f.CauseOf("other"), Catch::Contains("tiny (unknown here; its worker"));
   CHECK(f.broken == "");
 }
 
@@ -158,6 +159,7 @@ struct Outrun {
       stops += f.Stops();
     }
     CHECK(stops == 0);
+    f.RunFor(kSecond);
     REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
     return f;
   }
@@ -203,6 +205,7 @@ TEST_CASE("the choice is there after another restart, too") {
   for (const std::string& site : next.sites) {
     next.Register(site, 1, {outrun.before.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_ENDED, 2, 4)});
   }
+  next.RunFor(kSecond);
   CHECK(next.StateOf("tiny") == v1::JOB_STATE_PAUSED);
   CHECK(next.CauseOf("tiny") == cause);
   next.Step(ResumeJob{{{next.next_call++}, "tiny"}, "secret"});

@@ -145,7 +145,7 @@ TEST_CASE("a node on which nothing can be started is left after the grace, as a 
   CHECK(f.broken == "");
 }
 
-TEST_CASE("a new job waits for a node that is unfit, and says so; another that is there is used at once") {
+TEST_CASE("a new job waits for a node that is unfit and says so, and uses another that is there at once") {
   Federation f(Federation::RecoveringOptions());
   const bool has_other = GENERATE(false, true);
   if (has_other) {

@@ -61,7 +61,7 @@ class Run {
   // Says what the worker could not do; empty when it is prepared.
   std::string Prepare(int32_t rank, std::optional<v1::CheckpointIdentity> from = std::nullopt) {
     v1::WorkerCommand command = PrepareCommandFor(job_, {}, pipeline_ranks_, rank);
-    command.mutable_prepare()->set_run_incarnation(kIncarnation);
+    command.mutable_prepare()->set_run_incarnation(run_incarnation);
     if (from.has_value()) {
       command.mutable_prepare()->set_first_iteration(from->iteration());
       *command.mutable_prepare()->mutable_from_checkpoint() = *from;
@@ -140,6 +140,8 @@ class Run {
     return numbers;
   }
   FakeCluster& cluster() { return cluster_; }
+
+  uint64_t run_incarnation = kIncarnation;
 
  private:
   const JobSpec job_;
@@ -262,6 +264,7 @@ TEST_CASE("a job begins with the weights of a checkpoint, as with those that are
   CHECK(begun == train(exported));
   CHECK(begun != train(""));
   JobSpec other = folder.Job(/*every=*/0);
+  other.checkpoint.path.clear();
   other.init_from = checkpoint->folder();
   other.model.hidden_size *= 2;
   const std::string refused = Run(other, 1).Prepare(0);
@@ -287,10 +290,13 @@ TEST_CASE("a worker goes back to a checkpoint, with another plan too, and repeat
   CHECK(failed.failure().message() ==
         "told to go on from iteration 4 of epoch 0, but this worker has no such state of rank 0");
 
+  std::filesystem::remove_all(folder.root);
+  std::filesystem::create_directory(folder.root);
   Run again(folder.Job(/*every=*/4), 1);
   again.PrepareAll();
   again.Commit(0, 6);
   again.AwaitFinished();
+  CHECK(again.Complete(4).empty());
   *prepare.mutable_prepare()->mutable_from_checkpoint() = Identity(4);
   again.cluster().Command(0, prepare);
   again.cluster().Await(0, [](const v1::WorkerReport& report) { return report.epoch() == 2 && report.has_prepared(); });
@@ -373,7 +379,9 @@ TEST_CASE("a checkpoint that is not the state of the job before the iteration is
   }
   const std::string at = CheckpointFolder(folder.root, 2);
   const auto refused = [&](JobSpec job, const v1::CheckpointIdentity& from) {
-    return Run(std::move(job), 1).Prepare(0, from);
+    Run run(std::move(job), 1);
+    run.run_incarnation = kIncarnation + 1;
+    return run.Prepare(0, from);
   };
   const JobSpec job = folder.Job(0);
   JobSpec other = job;

@@ -205,8 +205,8 @@ struct TwoNodes {
 TEST_CASE("a node that has nothing of a checkpoint fetches its manifest and its ranks' files, and goes on from there") {
   const TwoNodes before;
   Nodes sources(before.job, {before.roots[0], before.roots[1]});
-  sources.Prepare(0);
-  sources.Prepare(1);
+  sources.Prepare(0, Saved());
+  sources.Prepare(1, Saved());
   Nodes run(before.job, {before.roots[2]});
   run.Prepare(0, Saved(), {sources.Source(0), sources.Source(1)});
   CHECK(run.Prepared(0).message().empty());
@@ -250,8 +250,8 @@ TEST_CASE("a tensor rank fetches its own parts and what ranks share, not the par
   const TwoNodes before(/*tensor=*/2);
   Nodes run(before.job, {before.roots[0], before.roots[2]});
   Nodes sources(before.job, {before.roots[0], before.roots[1]});
-  sources.Prepare(0);
-  sources.Prepare(1);
+  sources.Prepare(0, Saved());
+  sources.Prepare(1, Saved());
   run.Prepare(0, Saved(), {sources.Source(0), sources.Source(1)});
   run.Prepare(1, Saved(), {sources.Source(0), sources.Source(1)});
   for (const int32_t rank : {0, 1}) {
@@ -272,8 +272,8 @@ TEST_CASE("copies are fetched on order, and stand in for a node that is lost or 
   const TwoNodes before;
   {
     Nodes run(before.job, {before.roots[0], before.roots[1]});
-    run.Prepare(0);
-    run.Prepare(1);
+    run.Prepare(0, Saved());
+    run.Prepare(1, Saved());
     REQUIRE(run.Prepared(0).message().empty());
     REQUIRE(run.Prepared(1).message().empty());
     constexpr double kBytesPerSecond = 500'000;
@@ -321,7 +321,7 @@ TEST_CASE("copies are fetched on order, and stand in for a node that is lost or 
       FlipLastByte(before.folder(node) + "/" + before.of[0].front());
     }
     Nodes run(before.job, {before.roots[0], before.roots[1]});
-    run.Prepare(1);
+    run.Prepare(1, std::nullopt, {}, kRunIncarnation + 1);
     run.Prepare(0, Saved(), {run.Source(1)});
     const v1::FailureReport failure = run.Prepared(0);
     CHECK_THAT(failure.message(), Catch::StartsWith(before.of[0].front() + " of the checkpoint before iteration 2") &&
@@ -355,8 +355,8 @@ TEST_CASE("of a tensor that two files hold, the damaged copy is fetched again an
 
   Nodes run(before.job, {before.roots[0], before.roots[2]});
   Nodes sources(before.job, {before.roots[0], before.roots[1]});
-  sources.Prepare(0);
-  sources.Prepare(1);
+  sources.Prepare(0, Saved());
+  sources.Prepare(1, Saved());
   run.Prepare(0, Saved());
   run.Prepare(1, Saved(), {sources.Source(0), sources.Source(1)});
   CHECK(run.Prepared(0).message().empty());
@@ -379,8 +379,8 @@ TEST_CASE("a checkpoint of another run in the place of the one that is wanted gi
     other.Complete(kSaved);
   }
   Nodes sources(before.job, {before.roots[0], before.roots[1]});
-  sources.Prepare(0);
-  sources.Prepare(1);
+  sources.Prepare(0, Saved());
+  sources.Prepare(1, Saved());
   Nodes run(before.job, {before.roots[2]});
   run.Prepare(0, Saved(), {sources.Source(0), sources.Source(1)});
   CHECK(run.Prepared(0).message().empty());
@@ -426,8 +426,8 @@ TEST_CASE("what is not the checkpoint's own trouble does not make it unreadable"
 TEST_CASE("a replica that cannot be had is told in a sentence") {
   const TwoNodes before;
   Nodes run(before.job, {before.roots[0], before.roots[1]});
-  run.Prepare(0);
-  run.Prepare(1);
+  run.Prepare(0, Saved());
+  run.Prepare(1, Saved());
   REQUIRE(run.Prepared(0).message().empty());
   REQUIRE(run.Prepared(1).message().empty());
   CHECK_THAT(run.Replicate(1, {run.Source(0, {"other.safetensors"})}).error(),

@@ -329,7 +329,7 @@ void Disturb(Scene& s, std::mt19937_64& random) {
   const auto pick = [&](uint64_t below) { return static_cast<int64_t>(random() % below); };
   const WorkerKey& key = pick(2) == 0 ? kNorth : kEast;
   WorkerFacts& worker = s.crew.workers.at(key);
-  switch (pick(20)) {
+  switch (pick(21)) {
     case 0:
       return s.Add(Evidence(static_cast<FailureEvidence::Worth>(pick(3)), pick(3) == 0));
     case 1:
@@ -380,6 +380,9 @@ void Disturb(Scene& s, std::mt19937_64& random) {
       return;
     case 17:
       s.crew.ends_at = s.crew.reached;
+      return;
+    case 19:
+      s.crew.later = "up to epoch 1";
       return;
     case 18:
       return s.life.epoch.has_value()
