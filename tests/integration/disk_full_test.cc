@@ -106,6 +106,7 @@ TEST_CASE(
     CHECK(ended.exit_status.exit_code == 1);
     CHECK(ended.err.ends_with("\ngeopipe-coordinator: " + sentence + "\n"));
   }
+  disk->Fill();  // a store that is closed frees its log
   CheckEnded(RunCommand("geopipe-coordinator", {"--listen", "127.0.0.1:0", "--state-dir", state}), 1,
              "geopipe-coordinator: " + sentence, {});
   disk->Free();

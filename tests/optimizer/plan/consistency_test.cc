@@ -14,7 +14,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int kPairs = 30;  // in each of four cases
+constexpr int kPairs = 20;  // in each of four cases
 constexpr int kJobs = 2;    // in each of three
 constexpr int64_t kTolerancePpm = 3'000;
 constexpr int64_t kMaxDevices = 64;        // in pairs
