@@ -177,7 +177,8 @@ class SqliteJobStore final : public JobStore {
 
   absl::StatusOr<StoredState> Load() override;
   absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override;
-  absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below) override;
+  absl::Status InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record, std::string_view forget,
+                         int64_t keep_below) override;
   absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                              const v1::JobDetail* outcome, const v1::JobRecord* record,
                              const JobProgress* progress) override;
@@ -282,9 +283,9 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
                       Compile("SELECT state, unix_time_ns, cause FROM transitions WHERE job = ? ORDER BY seq"));
   GP_ASSIGN_OR_RETURN(delete_job_, Compile("DELETE FROM jobs WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(insert_job_, Compile("INSERT INTO jobs VALUES (?1, (SELECT IFNULL(MAX(submitted), 0) + 1 FROM "
-                                           "jobs), ?2, ?3, ?4, ?5, x'') ON CONFLICT (name) DO UPDATE SET "
+                                           "jobs), ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name) DO UPDATE SET "
                                            "submitted = excluded.submitted, state = ?2, manifest = ?3, run = ?4, "
-                                           "outcome = ?5, record = x''"));
+                                           "outcome = ?5, record = ?6"));
   GP_ASSIGN_OR_RETURN(insert_transition_, Compile("INSERT INTO transitions VALUES (?, ?, ?, ?, ?)"));
   GP_ASSIGN_OR_RETURN(update_state_, Compile("UPDATE jobs SET state = ? WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(update_outcome_, Compile("UPDATE jobs SET outcome = ? WHERE name = ?"));
@@ -570,13 +571,15 @@ absl::Status SqliteJobStore::KeepIterations(std::string_view job, int64_t below)
   return Run(delete_timelines_.BindText(job));
 }
 
-absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below) {
+absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record,
+                                       std::string_view forget, int64_t keep_below) {
   v1::JobDetail outcome = detail;
   outcome.clear_manifest();
   outcome.clear_run();
   outcome.clear_transitions();
   const std::string run = detail.run().SerializeAsString();
   const std::string outcome_bytes = outcome.SerializeAsString();
+  const std::string record_bytes = record.SerializeAsString();
   return Transact([&]() -> absl::Status {
     const std::string& name = detail.summary().name();
     GP_RETURN_IF_ERROR(Run(delete_job_.BindText(forget)));
@@ -585,7 +588,8 @@ absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, std::string_
         .Bind(detail.summary().state())
         .BindText(detail.manifest())
         .BindBlob(run)
-        .BindBlob(outcome_bytes);
+        .BindBlob(outcome_bytes)
+        .BindBlob(record_bytes);
     GP_RETURN_IF_ERROR(Run(insert_job_));
     for (int i = 0; i < detail.transitions_size(); ++i) {
       GP_RETURN_IF_ERROR(WriteTransition(detail.summary().name(), i, detail.transitions(i)));

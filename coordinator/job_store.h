@@ -48,9 +48,10 @@ class JobStore {
   // leaves numbers for what the earlier one named.
   virtual absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) = 0;
 
-  // Adds a new job with its first transition; replaces a job of the same name, whose iterations below `keep_below`
-  // become its own, and removes the job `forget` (empty: none).
-  virtual absl::Status InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below = 0) = 0;
+  // Adds a new job with its first transition and its record; replaces a job of the same name, whose iterations below
+  // `keep_below` become its own, and removes the job `forget` (empty: none).
+  virtual absl::Status InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record, std::string_view forget,
+                                 int64_t keep_below = 0) = 0;
 
   // Adds the job's transition number `sequence` (from 0) and sets its state. `outcome` and `record` (nullptr:
   // unchanged) replace the job's outcome and the record that its coordinator needs; `progress` as AddProgress (nullptr:

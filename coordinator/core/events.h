@@ -168,6 +168,7 @@ using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, Backup
 // gives up the rest of the step and reports PersistFailed.
 struct PersistNewJob {
   v1::JobDetail detail;  // summary, spec, run and the first transition
+  v1::JobRecord record;  // it knows the last worker of the job that is replaced, whose workers may still be there
   CallId call = 0;
   std::string forget;
   int64_t keep_below = 0;

@@ -99,7 +99,7 @@ absl::StatusOr<v1::ApplyJobResponse> JobRequests::On(Now now, ApplyJob& event) {
   if (keep_below > 0) {
     KeepCurve(*undo.removed, keep_below, job);
   }
-  outbox_.Emit(PersistNewJob{job.detail, event.call, forget, keep_below});
+  outbox_.Emit(PersistNewJob{job.detail, RecordOf(job), event.call, forget, keep_below});
   if (job.stored.has_more) {
     outbox_.Emit(LoadIterations{name});
   }

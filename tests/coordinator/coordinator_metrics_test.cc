@@ -56,7 +56,7 @@ TEST_CASE("jobs are counted by state, those of an earlier life too") {
   CHECK(jobs("RUNNING") == 1);
   CHECK(jobs("PAUSED") == 0);
   metrics.OnEffect(To("b", v1::JOB_STATE_FAILED));
-  metrics.OnEffect(PersistNewJob{Job("c", v1::JOB_STATE_PENDING).detail, 1, "a"});  // forgets a
+  metrics.OnEffect(PersistNewJob{Job("c", v1::JOB_STATE_PENDING).detail, {}, 1, "a"});  // forgets a
   CHECK(jobs("COMPLETED") == 0);
   CHECK(jobs("FAILED") == 1);
   CHECK(jobs("PENDING") == 1);
@@ -65,7 +65,7 @@ TEST_CASE("jobs are counted by state, those of an earlier life too") {
 TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
   MetricRegistry registry(MetricLabels{});
   CoordinatorMetrics metrics(registry, {});
-  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, 1, ""});
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, {}, 1, ""});
   PersistTransition deploying = To("a", v1::JOB_STATE_DEPLOYING);
   deploying.outcome.emplace().mutable_prediction()->set_iteration_ns(2'000'000'000);
   metrics.OnEffect(deploying);
@@ -95,7 +95,7 @@ TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
   CHECK(SeriesValue(registry.Text(), "geopipe_evaluated_iterations") == 4);
   CHECK(SeriesValue(registry.Text(), "geopipe_evaluation_seconds") == 0.5);
 
-  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, 2, ""});
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, {}, 2, ""});
   CHECK(registry.Text().find("training_job") == std::string::npos);
   metrics.OnEffect(Finished("a", 0, 6));
   CHECK(SeriesValue(registry.Text(), "geopipe_iterations_total") == 1);
@@ -104,7 +104,7 @@ TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
 TEST_CASE("losses are counted by cause, with what they cost of the time that counts") {
   MetricRegistry registry(MetricLabels{});
   CoordinatorMetrics metrics(registry, {});
-  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, 1, ""});
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, {}, 1, ""});
   metrics.OnEffect(Finished("a", 0, 5));  // half a second
   CHECK(SeriesValue(registry.Text(), "geopipe_effective_training_time_ratio") == 1);
   PersistTransition lost = To("a", GENERATE(v1::JOB_STATE_RECOVERING, v1::JOB_STATE_PENDING));
@@ -153,7 +153,7 @@ TEST_CASE("figures of the latest finished jobs alone are kept") {
   CoordinatorMetrics metrics(registry, {});
   for (int i = 0; i < 70; ++i) {
     const std::string name = "job-" + std::to_string(i);
-    metrics.OnEffect(PersistNewJob{Job(name, v1::JOB_STATE_PENDING).detail, 1, ""});
+    metrics.OnEffect(PersistNewJob{Job(name, v1::JOB_STATE_PENDING).detail, {}, 1, ""});
     metrics.OnEffect(Finished(name, 0, i));
     metrics.OnEffect(To(name, v1::JOB_STATE_COMPLETED));
   }

@@ -75,7 +75,7 @@ const std::vector<std::pair<v1::JobState, std::string>> kLife = {{v1::JOB_STATE_
 
 TEST_CASE("what was written is there when the store is opened again, after every transition") {
   const Folder folder;
-  REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok());
+  REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), {}, "").ok());
   for (size_t i = 0; i < kLife.size(); ++i) {
     {
       auto store = *JobStore::Open(folder.path());
@@ -100,7 +100,7 @@ TEST_CASE("what was written is there when the store is opened again, after every
 TEST_CASE("a crash at any moment leaves the store as it was after some transition") {
   const Folder folder;
   auto store = *JobStore::Open(folder.path());
-  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
   for (size_t i = 0; i < kLife.size(); ++i) {
     REQUIRE(store
                 ->AddTransition("tiny", static_cast<int64_t>(i) + 1, Transition(kLife[i].first, kLife[i].second),
@@ -127,9 +127,9 @@ TEST_CASE("jobs come back in order of submission, a new job replaces its namesak
   const Folder folder;
   auto store = *JobStore::Open(folder.path());
   for (const std::string name : {"c", "a", "b"}) {
-    REQUIRE(store->InsertJob(NewDetail(name), "").ok());
+    REQUIRE(store->InsertJob(NewDetail(name), {}, "").ok());
   }
-  REQUIRE(store->InsertJob(NewDetail("c"), "a").ok());
+  REQUIRE(store->InsertJob(NewDetail("c"), {}, "a").ok());
   const auto jobs = DetailsOf(*store);
   REQUIRE(jobs.size() == 2);
   CHECK(jobs[0].summary().name() == "b");
@@ -140,7 +140,7 @@ TEST_CASE("jobs come back in order of submission, a new job replaces its namesak
 TEST_CASE("a transition is written once") {
   const Folder folder;
   auto store = *JobStore::Open(folder.path());
-  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
   CHECK_FALSE(
       store->AddTransition("tiny", 0, Transition(v1::JOB_STATE_FAILED, "again"), nullptr, nullptr, nullptr).ok());
   CHECK_FALSE(store->AddTransition("nothing", 0, Transition(v1::JOB_STATE_FAILED, ""), nullptr, nullptr, nullptr).ok());
@@ -151,7 +151,7 @@ TEST_CASE("iterations, partial reports, the record and links come back") {
   const Folder folder;
   {
     auto store = *JobStore::Open(folder.path());
-    REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+    REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
     v1::JobRecord record;
     record.set_run_incarnation(77);
     const JobProgress with_it{.job = "tiny", .finished = {SummaryOf(0, 5.5)}, .partial = {PartialOf(1, 0)}};
@@ -189,14 +189,14 @@ TEST_CASE("iterations, partial reports, the record and links come back") {
   // An iteration that is told twice is stored once, as it was told first.
   REQUIRE(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(2, 1.0)}, .partial = {}}}, {}).ok());
   CHECK(store->LoadIterations("tiny")->at(2).loss() == 5.0);
-  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
   CHECK(store->LoadIterations("tiny")->empty());
 }
 
 TEST_CASE("of a job's iterations the latest stay") {
   const Folder folder;
   auto store = *JobStore::Open(folder.path(), {.iterations_kept = 10});
-  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
   for (int64_t i = 0; i < 25; ++i) {
     REQUIRE(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(i, 1)}, .partial = {}}}, {}).ok());
   }
@@ -208,8 +208,8 @@ TEST_CASE("of a job's iterations the latest stay") {
 TEST_CASE("a job that goes on from its namesake has that one's iterations below where it goes on") {
   const Folder folder;
   auto store = *JobStore::Open(folder.path());
-  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
-  REQUIRE(store->InsertJob(NewDetail("other"), "").ok());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
+  REQUIRE(store->InsertJob(NewDetail("other"), {}, "").ok());
   JobProgress progress{.job = "tiny", .finished = {}, .partial = {PartialOf(4, 0)}};
   for (int64_t i = 0; i < 4; ++i) {
     progress.finished.push_back(SummaryOf(i, 1));
@@ -219,13 +219,16 @@ TEST_CASE("a job that goes on from its namesake has that one's iterations below 
       store->AddTransition("tiny", 1, Transition(v1::JOB_STATE_CANCELLED, "enough"), nullptr, nullptr, &progress).ok());
   v1::JobDetail again = NewDetail("tiny");
   again.set_manifest("another job called tiny");
-  REQUIRE(store->InsertJob(again, "", 3).ok());
+  v1::JobRecord record;
+  record.set_last_worker(7);
+  REQUIRE(store->InsertJob(again, record, "", 3).ok());
   store.reset();
   store = *JobStore::Open(folder.path());
   const StoredState state = *store->Load();
   REQUIRE(state.jobs.size() == 2);
   const StoredJob& job = state.jobs[1];  // it was submitted last
   CHECK(job.detail.manifest() == "another job called tiny");
+  CHECK(job.record.last_worker() == 7);
   CHECK(job.detail.transitions_size() == 1);
   CHECK(job.next_iteration == 3);
   CHECK(job.iterations.size() == 3);
@@ -244,7 +247,7 @@ TEST_CASE("a job that goes on from its namesake has that one's iterations below 
 TEST_CASE("of a job's timelines those that were told last stay") {
   const Folder folder;
   auto store = *JobStore::Open(folder.path());
-  REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+  REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
   CHECK(store->LoadTimelines("tiny")->empty());
   const auto tell = [&](std::vector<int64_t> iterations) {
     JobProgress progress{.job = "tiny", .finished = {}, .partial = {}};
@@ -298,7 +301,7 @@ TEST_CASE("a store has a name that no other has, and keeps it, also without its 
   CHECK((*(*JobStore::Open(other.path()))->Load()).federation != name);
   {
     auto store = *JobStore::Open(folder.path());
-    REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+    REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
     std::filesystem::copy_file(folder.path(), folder.path() + ".main");  // without its log
   }
   CHECK((*(*JobStore::Open(folder.path() + ".main"))->Load()).federation == name);
@@ -306,7 +309,7 @@ TEST_CASE("a store has a name that no other has, and keeps it, also without its 
 
 TEST_CASE("a store of an earlier schema is read and goes on as one of this version") {
   const Folder folder;
-  { REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok()); }
+  { REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), {}, "").ok()); }
   const int schema = GENERATE(2, 3, 4, 5);
   CAPTURE(schema);
   Execute(folder.path(), "DROP TABLE federation; UPDATE schema_version SET version = 5");
@@ -334,20 +337,20 @@ TEST_CASE("a store of an earlier schema is read and goes on as one of this versi
 TEST_CASE("a full disk is one sentence, and what was stored before stays readable") {
   const Folder folder;
   auto store = *JobStore::Open(folder.path(), {.max_bytes = 64 << 10});
-  REQUIRE(store->InsertJob(NewDetail("small"), "").ok());
+  REQUIRE(store->InsertJob(NewDetail("small"), {}, "").ok());
   v1::JobDetail large = NewDetail("large");
   large.set_manifest(std::string(1 << 20, 'x'));
-  const absl::Status status = store->InsertJob(large, "");
+  const absl::Status status = store->InsertJob(large, {}, "");
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
   CHECK(std::string(status.message()).find("the disk is full") != std::string::npos);
   CHECK(DetailsOf(*store).size() == 1);
-  CHECK(store->InsertJob(NewDetail("another"), "").ok());
+  CHECK(store->InsertJob(NewDetail("another"), {}, "").ok());
 }
 
 TEST_CASE("a row that cannot be read costs its job, and no other") {
   const Folder folder;
   for (const std::string name : {"one", "two", "three"}) {
-    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail(name), "").ok());
+    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail(name), {}, "").ok());
   }
   const char* damage =
       GENERATE("UPDATE jobs SET outcome = x'ff' WHERE name = 'two'",
@@ -367,10 +370,10 @@ TEST_CASE("a backup is the store of its moment, and is put back where nobody hol
   std::string backup;
   {
     auto store = *JobStore::Open(folder.path());
-    REQUIRE(store->InsertJob(NewDetail("tiny"), "").ok());
+    REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
     backup = *store->Backup(1'796'000'000'000'000'000);
     CHECK_THAT(backup, Catch::Contains("/backups/jobs-20261130T") && Catch::EndsWith(".sqlite"));
-    REQUIRE(store->InsertJob(NewDetail("later"), "").ok());
+    REQUIRE(store->InsertJob(NewDetail("later"), {}, "").ok());
     CHECK(RestoreJobStore(backup, folder.path(), 1).status().code() == absl::StatusCode::kUnavailable);
     CHECK(DetailsOf(*store).size() == 2);
   }
@@ -405,7 +408,7 @@ TEST_CASE("a store that cannot be used says why and what to do") {
     CHECK(std::string(status.message()).find("it is damaged") != std::string::npos);
   }
   SECTION("pages that are damaged") {
-    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok());
+    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), {}, "").ok());
     std::fstream file(folder.path(), std::ios::in | std::ios::out | std::ios::binary);
     file.seekp(4096 * 2 + 3);
     file << "\x7f\x7f\x7f\x7f";
@@ -434,7 +437,7 @@ TEST_CASE("a store that cannot be used says why and what to do") {
     CHECK(*ReadFile(folder.path(), 1 << 20) == before);
   }
   SECTION("one from before stores had an application id") {
-    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), "").ok());
+    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), {}, "").ok());
     Execute(folder.path(), "PRAGMA application_id=0");
     CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 1);
     CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 1);
@@ -445,7 +448,7 @@ TEST_CASE("a store that cannot be used says why and what to do") {
   }
   SECTION("held by another") {
     auto holder = *JobStore::Open(folder.path());
-    REQUIRE(holder->InsertJob(NewDetail("tiny"), "").ok());
+    REQUIRE(holder->InsertJob(NewDetail("tiny"), {}, "").ok());
     const absl::Status status = JobStore::Open(folder.path(), {.busy_timeout_ns = 0}).status();
     CHECK(status.code() == absl::StatusCode::kUnavailable);
     CHECK(std::string(status.message()).find("another process holds it") != std::string::npos);

@@ -92,7 +92,7 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
  public:
   absl::StatusOr<StoredState> Load() override { return StoredState(); }
   absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override { return now_unix_ns; }
-  absl::Status InsertJob(const v1::JobDetail& /*detail*/, std::string_view /*forget*/,
+  absl::Status InsertJob(const v1::JobDetail& /*detail*/, const v1::JobRecord& /*record*/, std::string_view /*forget*/,
                          int64_t /*keep_below*/) override {
     return Note("insert");
   }

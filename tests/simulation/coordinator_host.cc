@@ -184,7 +184,8 @@ absl::StatusOr<uint64_t> CoordinatorLife::NextIncarnation(int64_t now_unix_ns) {
   return disk_.incarnation;
 }
 
-absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, std::string_view forget, int64_t keep_below) {
+absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record,
+                                        std::string_view forget, int64_t keep_below) {
   Effect();
   if (disk_.full) {
     return Full();
@@ -199,6 +200,7 @@ absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, std::string
     return job.detail.summary().name() == detail.summary().name() || job.detail.summary().name() == forget;
   });
   inserted.detail = detail;
+  inserted.record = record;
   disk_.jobs.push_back(std::move(inserted));
   const absl::StatusOr<JobSpec> spec = ParseManifest(detail.manifest());
   disk_.rules().OnInsert(detail, spec.ok() ? spec->checkpoint.path : "");

@@ -48,8 +48,12 @@ struct KnownFailure {
   std::string finding;  // what is wrong
 };
 const KnownFailure kKnownFailures[] = {
-    {2759, "is no job's any more and runs",
-     "a worker of a job that was cancelled, whose order to stop died with the coordinator, is left alone"},
+    {1931, "is to pause and runs on",
+     "a pause does nothing for a job that has trained its last iteration and waits for a full disk to take its state"},
+    {2617, "does not go on without",
+     "a job that could go on waits behind an earlier one, to which all nodes are promised while it waits for its "
+     "workers "
+     "on the lost node to end"},
 };
 
 TEST_CASE("seeds that are known to break a rule do") {
@@ -66,10 +70,10 @@ TEST_CASE("seeds that once broke a rule hold") {
   // newer cannot be read; a worker that was only out of reach and is stopped when it is back; an epoch that begins
   // before reports that a returned agent repeats; a device is given to another worker while the one before, which is
   // out of reach, has not been alone for its grace; twice a worker that is stuck while its job is RECOVERING; a parked
-  // worker that dies before the next epoch.
+  // worker that dies before the next epoch; a job that is applied again while workers of the one before are there.
   for (const uint64_t seed :
        {uint64_t{1001435}, uint64_t{1006338}, uint64_t{492204055}, uint64_t{2595}, uint64_t{3591}, uint64_t{871},
-        uint64_t{2042}, uint64_t{1003889}, uint64_t{1004269}, uint64_t{1006037}, uint64_t{201}}) {
+        uint64_t{2042}, uint64_t{1003889}, uint64_t{1004269}, uint64_t{1006037}, uint64_t{201}, uint64_t{2759}}) {
     INFO("seed " << seed);
     CHECK(Simulate({.seed = seed}).broken == "");
   }

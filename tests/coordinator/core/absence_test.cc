@@ -81,6 +81,11 @@ TEST_CASE("a worker of a run that is known to be over is stopped at once, also b
   before.Step(CancelJob{{{before.next_call++}, "tiny"}, "enough"});
   REQUIRE(before.StateOf("tiny") == v1::JOB_STATE_CANCELLED);
   const bool restarted = GENERATE(false, true);
+  if (const bool again = GENERATE(false, true); again) {  // a job of that name that has not begun
+    before.job.placement.sites = {"south"};
+    before.Step(ApplyJob{before.next_call++, before.job, before.run});
+    REQUIRE(before.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  }
   Federation next(NextLife(), before.Stored());
   Federation& f = restarted ? next : before;
   before.Close(before.sessions["west"]);

@@ -212,6 +212,7 @@ void Federation::Store(const Effect& effect) {
                job.detail.summary().name() == created->forget;
       });
       inserted.detail = created->detail;
+      inserted.record = created->record;
       stored_.push_back(std::move(inserted));
     }
   } else if (const auto* persist = std::get_if<PersistTransition>(&effect)) {
