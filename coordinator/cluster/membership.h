@@ -60,7 +60,7 @@ class Membership {
  public:
   // A node that is gone is remembered for so long, so that people see what is missing; less when its place is needed.
   static constexpr int64_t kForgottenAfterNs = int64_t{3600} * 1'000'000'000;
-  // So is a trouble that nothing was tried to see the end of.
+  // A trouble is forgotten when nothing has been tried on the node for so long.
   static constexpr int64_t kTroubleForgottenAfterNs = int64_t{600} * 1'000'000'000;
   static constexpr int64_t kRefusalForgottenAfterNs = int64_t{60} * 1'000'000'000;
   static constexpr size_t kMaxRefusals = 256;

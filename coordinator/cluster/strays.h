@@ -2,8 +2,8 @@
 // longer than a heartbeat; but an agent may be silent, or have come back without them (its state folder is lost, its
 // container was replaced). Then they end by themselves, and their devices stay taken until they have.
 //
-// Others are of runs that the coordinator does not know, nor to be over: its store may be older than they are. They are
-// left alone for kUnknownNs, or until people have them stopped.
+// Others are of runs of which the coordinator knows neither that they live nor that they are over: its store may be
+// older. They are left alone for kUnknownNs, or until people have them stopped.
 //
 // A worker lives on while an agent speaks to it, or while it makes progress, which needs every rank of its run. So its
 // grace counts from when its agent is known to be gone, and no other rank of the run is under an agent that may not
@@ -31,7 +31,7 @@ struct Stray {
   int64_t grace_ns = 0;  // after which it has ended by itself
   int64_t noted_ns = 0;
   int64_t alone_ns = 0;  // earliest time since which it may be alone
-  bool unknown = false;  // its run is, and it is not to be stopped yet
+  bool unknown = false;  // its run is not known, and it is left alone
 };
 
 // Times are of one monotonic clock.

@@ -39,13 +39,13 @@ std::optional<Agents::Speaker> Agents::Hear(Now now, SessionId session, const v1
 }
 
 // A coordinator whose store is lost, or another one, must not touch the workers of a federation that it does not know.
-// Unavailable: the agent tries again, and goes on with its workers meanwhile.
+// FailedPrecondition: the agent, which has workers, goes on with them and tries again after a while.
 absl::Status Agents::CheckFederation(const v1::AgentHello& hello) const {
   if (hello.federation().empty() || options_.federation.empty() || hello.federation() == options_.federation ||
       hello.workers_size() == 0) {
     return absl::OkStatus();
   }
-  return absl::UnavailableError(fmt::format(
+  return absl::FailedPreconditionError(fmt::format(
       "agent {}/{} has {} of federation {}, and this coordinator's job store is of federation {}: they go on by "
       "themselves; give this coordinator the store that belongs to them (state_dir, a volume that is not mounted, a "
       "backup)",

@@ -76,7 +76,7 @@ std::vector<NodeOffer> Placement::OffersFor(const Job& job, const Job* own, cons
 AllocationDecision Placement::Decide(const Job& job, const std::set<NodeKey>& promised) const {
   if (const size_t strays = strays_.UnknownOf(job.name()).size(); strays > 0) {
     return None(fmt::format(
-        "waiting: {} of it {} alive whose run this job store, which is older, does not know; give the coordinator its "
+        "waiting: {} of this job {} alive, and this job store is older than their run; give the coordinator its "
         "newest store, or `geopipectl resume {} --from store` stops them and goes on from what this store knows",
         Counted(static_cast<int64_t>(strays), "worker"), strays == 1 ? "is" : "are", job.name()));
   }

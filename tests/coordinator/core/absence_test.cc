@@ -109,7 +109,7 @@ TEST_CASE("an agent whose workers belong to another federation is refused, and o
   CHECK(SitesIn(f).refused_size() == (is_refused ? 1 : 0));
   if (is_refused) {
     CHECK(closed[0].session == session);
-    CHECK(closed[0].status.code() == absl::StatusCode::kUnavailable);  // it tries again
+    CHECK(closed[0].status.code() == absl::StatusCode::kFailedPrecondition);
     CHECK_THAT(SitesIn(f).refused(0).why(),
                Catch::StartsWith("agent west/n0 has 1 worker of federation a, and this coordinator's job store is of "
                                  "federation b: they go on by themselves; give"));
@@ -238,7 +238,7 @@ TEST_CASE("a store from before a job's run leaves its workers alone, and the job
   f.RunFor(10 * kSecond);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
   CHECK(f.CauseOf("tiny") ==
-        "waiting: 3 workers of it are alive whose run this job store, which is older, does not know; give the "
+        "waiting: 3 workers of this job are alive, and this job store is older than their run; give the "
         "coordinator its newest store, or `geopipectl resume tiny --from store` stops them and goes on from what this "
         "store knows");
   f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_STORE});
