@@ -23,7 +23,7 @@ CoordinatorMetrics::CoordinatorMetrics(MetricRegistry& registry, const std::vect
   registry_.GetGauge(metrics::kBuildInfo, {"geopipe-coordinator", std::string(Version())}).Set(1);
   registry_.GetGauge(metrics::kAgentsConnected).Set(0);
   for (const StoredJob& job : stored) {
-    states_[job.detail.summary().name()] = job.detail.summary().state();
+    SetState(job.detail.summary().name(), job.detail.summary().state());
   }
   ShowStates();
 }
@@ -74,14 +74,14 @@ void CoordinatorMetrics::OnNewJob(const PersistNewJob& effect) {
   const std::string& name = effect.detail.summary().name();
   for (const std::string& gone : {effect.forget, name}) {
     Forget(gone);
-    states_.erase(gone);
+    SetState(gone, v1::JOB_STATE_UNSPECIFIED);
   }
-  states_[name] = effect.detail.summary().state();
+  SetState(name, effect.detail.summary().state());
   ShowStates();
 }
 
 void CoordinatorMetrics::OnTransition(const PersistTransition& effect) {
-  const JobState from = std::exchange(states_[effect.job], effect.transition.state());
+  const JobState from = SetState(effect.job, effect.transition.state());
   if (effect.transition.state() == v1::JOB_STATE_PENDING &&
       (from == v1::JOB_STATE_RECOVERING || from == v1::JOB_STATE_PAUSED || from == v1::JOB_STATE_REPLANNING)) {
     registry_.GetCounter(metrics::kReplans, {effect.job, from == v1::JOB_STATE_REPLANNING ? "asked" : "lost"}).Add();
@@ -181,12 +181,23 @@ void CoordinatorMetrics::Forget(const std::string& job) {
   registry_.Remove("training_job", job);
 }
 
+JobState CoordinatorMetrics::SetState(const std::string& job, JobState state) {
+  const auto known = states_.find(job);
+  const JobState before = known == states_.end() ? v1::JOB_STATE_UNSPECIFIED : known->second;
+  --counts_[before];
+  ++counts_[state];
+  if (state == v1::JOB_STATE_UNSPECIFIED) {
+    states_.erase(job);
+  } else {
+    states_[job] = state;
+  }
+  return before;
+}
+
 void CoordinatorMetrics::ShowStates() {
   for (int state = v1::JOB_STATE_UNSPECIFIED + 1; state <= v1::JobState_MAX; ++state) {
-    const auto count =
-        std::ranges::count(states_, static_cast<JobState>(state), &decltype(states_)::value_type::second);
     registry_.GetGauge(metrics::kJobs, {std::string(JobStateName(static_cast<JobState>(state)))})
-        .Set(static_cast<double>(count));
+        .Set(static_cast<double>(counts_[static_cast<JobState>(state)]));
   }
 }
 

@@ -45,10 +45,13 @@ class CoordinatorMetrics final : public RunnerObserver {
   void ShowEffectiveTime(const std::string& job);
   // Drops the job's figures, not its state.
   void Forget(const std::string& job);
+  // Returns the job's state before. UNSPECIFIED: there is no such job.
+  JobState SetState(const std::string& job, JobState state);
   void ShowStates();
 
   MetricRegistry& registry_;
   std::map<std::string, JobState> states_;
+  std::map<JobState, int64_t> counts_;  // of jobs, by state
   std::map<std::string, Times> times_;
   std::deque<std::string> finished_;  // jobs whose figures are still shown, oldest first
   std::map<SessionId, Agent> agents_;

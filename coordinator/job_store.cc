@@ -71,6 +71,7 @@ constexpr const char* kAddTimelines = R"sql(
 // Adds what is new in schema 6.
 constexpr const char* kAddFederation = R"sql(
   CREATE TABLE federation (id TEXT NOT NULL) STRICT;
+  CREATE INDEX jobs_by_submission ON jobs (submitted);
   INSERT INTO federation VALUES (lower(hex(randomblob(8))));
   UPDATE schema_version SET version = 6;
 )sql";

@@ -57,7 +57,7 @@ absl::Status Runner::Take(Event event) {
   std::vector<Event> next;
   GP_RETURN_IF_ERROR(CarryOut(core_->Step(now, std::move(event)), &next));
   if (submits && next.empty()) {
-    next.emplace_back(Tick{});  // gives the job its devices
+    next.emplace_back(JobStored{});
   }
   while (!next.empty()) {  // a step on an answer may ask the store for something, too
     std::vector<Event> answers = std::exchange(next, {});

@@ -213,6 +213,14 @@ absl::Status CheckBackend(const JobSpec& job, const RunOptions& run, std::span<c
   return absl::OkStatus();
 }
 
+std::string AskedFor(const JobSpec& job, const RunOptions& run) {
+  const std::vector<int32_t> stages =
+      run.explicit_costs.has_value() ? StagesPerSite(*run.explicit_costs) : std::vector<int32_t>();
+  return fmt::format("{} at {} of {} x {} x {} for {}{}", BackendKindName(run.backend),
+                     fmt::join(job.placement.sites, ","), job.parallelism.tensor, job.parallelism.data,
+                     job.parallelism.pipeline, fmt::join(stages, ","), run.pace ? ", paced" : "");
+}
+
 AllocationDecision DecideAllocation(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers) {
   if (const absl::Status able = CheckBackend(job, run, offers); !able.ok()) {
     return {.allocation = std::nullopt, .reason = fmt::format("waiting: {}", std::string(able.message()))};

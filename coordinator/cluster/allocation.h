@@ -64,6 +64,9 @@ bool CanRun(const NodeOffer& node, BackendKind backend);
 // none whose workers can run the job's backend: names site, node and the reason.
 absl::Status CheckBackend(const JobSpec& job, const RunOptions& run, std::span<const NodeOffer> offers);
 
+// Everything that DecideAllocation looks at in a job: two that ask for the same are given the same.
+std::string AskedFor(const JobSpec& job, const RunOptions& run);
+
 // Gives the job free devices of its sites, as soon as they are enough: of nodes that can run its backend, equally many
 // of each node that is alike, and as many as possible. Explicit costs say how many devices each site needs; otherwise
 // each site needs one stage (tensor x data devices: of one node, or, where the network between the site's nodes is

@@ -71,7 +71,7 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
         true);
     return;
   }
-  job.run = *std::move(run);
+  jobs_.SetRun(job, *std::move(run));
   Listen(now, *job.run);
   if (job.has_trained()) {
     job.home.insert(job.run->life().nodes.begin(), job.run->life().nodes.end());
@@ -124,8 +124,9 @@ Effects Coordinator::Step(Now now, Event event) {
     outbox_.AskToSchedule();
   }
   bool scheduled = false;
-  for (; outbox_.TakeSchedule(); scheduled = true) {
-    Schedule(now);
+  for (std::optional<std::string> due = outbox_.TakeSchedule(); due.has_value(); due = outbox_.TakeSchedule()) {
+    Schedule(now, *due);
+    scheduled = true;
   }
   links_.Probe(now, scheduled);
   for (const std::string& job : outbox_.TakeChanged()) {
@@ -169,6 +170,8 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     if (job->run != nullptr) {
       Listen(now, *job->run);
       job->run->News(now.ns).OnTick();
+    } else if (IsFinal(job->state())) {
+      continue;
     }
     LookAfter(now, *job);
     Drive(now, *job);

@@ -63,6 +63,7 @@ class Coordinator {
   void On(Now now, SecretDrawn& event);
   void On(Now now, ProgressNotStored& event) { ledger_.OnNotStored(now, event); }
   void On(Now now, IterationsLoaded& event);
+  void On(Now /*now*/, JobStored& /*event*/) {}  // Step schedules it
   void On(Now now, Tick& event);
 
   // --- Agents (coordinator_agents.cc) ---
@@ -94,7 +95,8 @@ class Coordinator {
   void SayWait(Now now, Job& job);
   // The job is not cancelled, for its last checkpoint cannot be written.
   void NoteStays(Now now, Job& job);
-  void Schedule(Now now);
+  // `only`: a job that has just come; empty: all.
+  void Schedule(Now now, const std::string& only = "");
   NodeSilence SilenceOf(Now now, const JobRun& run, const NodeKey& key) const;
   // The run looks which of its nodes can be heard.
   void Listen(Now now, JobRun& run) const;
@@ -126,7 +128,8 @@ class Coordinator {
   Placement placement_;
   ProgressLedger ledger_;
   JobRequests requests_;
-  uint64_t next_incarnation_;  // of the next job's workers
+  uint64_t next_incarnation_;   // of the next job's workers
+  std::set<NodeKey> promised_;  // to jobs that wait for workers of theirs to end there
   int64_t started_ns_ = 0;
   int64_t last_step_ns_ = 0;
   int64_t last_look_ns_ = 0;  // NoteUnheard

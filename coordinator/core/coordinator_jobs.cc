@@ -252,7 +252,7 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   job.past = std::move(job.run->told().iterations);
   job.resumable = job.run->life().checkpoints.resumable;
   job.last_worker = LastWorkerOf(job);
-  job.run.reset();
+  jobs_.SetRun(job, nullptr);
   job.return_due = false;
   outbox_.AskToSchedule();
 }
@@ -314,7 +314,7 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
   NoteStrays(now, job);
   job.past = std::move(job.run->told().iterations);
   job.last_worker = LastWorkerOf(job);
-  job.run.reset();
+  jobs_.SetRun(job, nullptr);
   jobs_.KeepPast(job);
   outbox_.AskToSchedule();
 }
@@ -330,19 +330,23 @@ void Coordinator::StopAll(const Job& job, const std::string& reason) {
 }
 
 // Jobs take the devices that they need, in order of submission, as soon as these are free; one that waits does not hold
-// up the others.
-void Coordinator::Schedule(Now now) {
-  links_.ForgetWanted();
-  std::set<NodeKey> promised;  // to earlier ones, which wait for workers of theirs to end there
-  for (Job* job : jobs_.InOrder()) {
+// up the others. A job that has just come changes nothing for those before it.
+void Coordinator::Schedule(Now now, const std::string& only) {
+  Job* const newcomer = only.empty() ? nullptr : jobs_.Find(only);
+  if (newcomer == nullptr) {
+    links_.ForgetWanted();
+    promised_.clear();
+  }
+  Placement::Market market = placement_.Open();
+  for (Job* job : newcomer == nullptr ? jobs_.InOrder() : std::vector{newcomer}) {
     if (job->state() != v1::JOB_STATE_PENDING || now.ns < job->again_at_ns) {
       continue;
     }
     job->again_at_ns = 0;
-    AllocationDecision decision = placement_.Decide(*job, promised);
+    AllocationDecision decision = placement_.Decide(*job, promised_, market);
     if (!decision.allocation.has_value()) {
       if (std::ranges::any_of(job->home, [&](const NodeKey& node) { return placement_.HasStray(*job, node); })) {
-        promised.insert(job->home.begin(), job->home.end());
+        promised_.insert(job->home.begin(), job->home.end());
       }
       job->links_by_ns = Job::kNoDeadlineNs;
     }
@@ -364,10 +368,11 @@ void Coordinator::Schedule(Now now) {
     } else if (job->past.next() > 0) {
       run->GoOnAfter(std::move(job->past));
     }
-    job->run = std::move(run);
+    jobs_.SetRun(*job, std::move(run));
     next_incarnation_ = job->run->life().last_incarnation();
     Transition(now, *job, v1::JOB_STATE_PROFILING, decision.reason, false);
     job->run->Enter(v1::JOB_STATE_PROFILING, now.ns);
+    market = placement_.Open();
     Drive(now, *job);
   }
 }

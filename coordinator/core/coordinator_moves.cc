@@ -19,7 +19,7 @@ void Coordinator::NoteUnheard(Now now) {
   const int64_t since_ns = now.ns - std::exchange(last_look_ns_, now.ns);
   const int64_t passed_ns = hears_any ? std::min(since_ns, kLongestStepNs) : 0;
   for (Job* job : jobs_.InOrder()) {
-    if (IsFinal(job->state())) {
+    if (IsFinal(job->state()) || (job->run == nullptr && job->home.empty())) {
       continue;
     }
     std::set<NodeKey> nodes = job->home;

@@ -153,13 +153,16 @@ struct TimelinesLoaded {
   absl::StatusOr<std::vector<v1::IterationTimeline>> timelines = absl::UnknownError("no result");
 };
 
+// The store has taken the job of the step before, which may now have its devices.
+struct JobStored {};
+
 // Time has passed.
 struct Tick {};
 
 using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, BackupStore, GetJob, GetTrace, CancelJob,
                            PauseJob, ResumeJob, CheckpointJob, DrainSite, UncordonSite, StopStray, ListSites, ListLinks,
                            WatchStart, WatchMore, WatchStop, PlannerBegun, PlannerDone, SecretDrawn, PersistFailed,
-                           DrainNotStored, ProgressNotStored, IterationsLoaded, TimelinesLoaded, Tick>;
+                           DrainNotStored, ProgressNotStored, IterationsLoaded, TimelinesLoaded, JobStored, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 

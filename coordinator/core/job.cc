@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "coordinator/cluster/allocation.h"
 #include "coordinator/core/planning.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
@@ -154,6 +155,7 @@ std::unique_ptr<Job> NewJob(JobSpec spec, RunOptions options, int64_t unix_now_n
   summary.set_name(spec.name);
   summary.set_created_unix_time_ns(unix_now_ns);
   summary.set_iterations_total(EndIteration(spec, options));
+  job->asks = AskedFor(spec, options);
   job->spec = std::move(spec);
   job->options = std::move(options);
   Append(*job, v1::JOB_STATE_PENDING, "submitted", unix_now_ns);
@@ -180,6 +182,7 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
     job->before.insert({node.site(), node.node()});
   }
   job->closing = stored.record.closing();
+  job->asks = AskedFor(job->spec, job->options);
   if (job->state() == v1::JOB_STATE_PENDING && job->has_trained()) {
     GP_RETURN_IF_ERROR(ListedOf(stored.detail).status());
     GP_ASSIGN_OR_RETURN(job->resumable, FromProto(stored.record.resume_from()));

@@ -108,7 +108,7 @@ absl::StatusOr<v1::ApplyJobResponse> JobRequests::On(Now now, ApplyJob& event) {
   }
   undo_ = std::move(undo);
   outbox_.Log(LogLevel::kInfo, name, "PENDING: submitted");
-  outbox_.AskToSchedule();
+  outbox_.AskToSchedule(name);
   v1::ApplyJobResponse response;
   *response.mutable_job() = SummaryOf(job);
   return response;

@@ -8,6 +8,18 @@
 #include "proto/wire/control_wire.h"
 
 namespace geopipe {
+namespace {
+
+std::vector<Job*> ValuesOf(const std::map<uint64_t, Job*>& jobs) {
+  std::vector<Job*> values;
+  values.reserve(jobs.size());
+  for (const auto& [sequence, job] : jobs) {
+    values.push_back(job);
+  }
+  return values;
+}
+
+}  // namespace
 
 Job* Jobs::Find(const std::string& name) const {
   const auto found = jobs_.find(name);
@@ -42,30 +54,34 @@ Job* Jobs::Outrun(const NodeKey& node, const v1::WorkerId& worker, const v1::Wor
              : nullptr;
 }
 
-std::vector<Job*> Jobs::InOrder() const {
-  std::vector<Job*> jobs;
-  for (const auto& [name, job] : jobs_) {
-    jobs.push_back(job.get());
-  }
-  std::ranges::sort(jobs, {}, &Job::sequence);
-  return jobs;
-}
+std::vector<Job*> Jobs::InOrder() const { return ValuesOf(by_sequence_); }
 
-std::vector<Job*> Jobs::Running() const {
-  std::vector<Job*> jobs = InOrder();
-  std::erase_if(jobs, [](const Job* job) { return job->run == nullptr; });
-  return jobs;
-}
+std::vector<Job*> Jobs::Running() const { return ValuesOf(running_); }
 
 Job& Jobs::Add(std::unique_ptr<Job> job) {
   job->sequence = next_sequence_++;
+  by_sequence_[job->sequence] = job.get();
   return *(jobs_[job->name()] = std::move(job));
 }
 
-std::unique_ptr<Job> Jobs::Remove(const std::string& name) { return std::move(jobs_.extract(name).mapped()); }
+std::unique_ptr<Job> Jobs::Remove(const std::string& name) {
+  std::unique_ptr<Job> job = std::move(jobs_.extract(name).mapped());
+  by_sequence_.erase(job->sequence);
+  return job;
+}
+
+void Jobs::SetRun(Job& job, std::unique_ptr<JobRun> run) {
+  job.run = std::move(run);
+  if (job.run != nullptr) {
+    running_[job.sequence] = &job;
+  } else {
+    running_.erase(job.sequence);
+  }
+}
 
 void Jobs::PutBack(std::unique_ptr<Job> job) {
   const std::string name = job->name();
+  by_sequence_[job->sequence] = job.get();
   jobs_[name] = std::move(job);
 }
 

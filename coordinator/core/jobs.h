@@ -43,6 +43,9 @@ class Jobs {
   // Takes a removed job back in its place.
   void PutBack(std::unique_ptr<Job> job);
 
+  // Every run of a job begins here, and ends here by nullptr.
+  void SetRun(Job& job, std::unique_ptr<JobRun> run);
+
   // The job is over: its iterations stay in memory until those of finished_logs_kept later ones do.
   void KeepPast(Job& job);
   // Takes iterations of the job that were in the store alone.
@@ -51,6 +54,8 @@ class Jobs {
  private:
   const CoordinatorOptions& options_;
   std::map<std::string, std::unique_ptr<Job>> jobs_;
+  std::map<uint64_t, Job*> by_sequence_;
+  std::map<uint64_t, Job*> running_;
   uint64_t next_sequence_ = 1;
   uint64_t ends_ = 0;  // jobs that are over, so far
 };

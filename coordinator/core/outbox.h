@@ -5,6 +5,7 @@
 #include <absl/status/statusor.h>
 #include <fmt/format.h>
 
+#include <optional>
 #include <set>
 #include <string>
 #include <utility>
@@ -27,18 +28,21 @@ class Outbox {
   void Reply(CallId call, absl::StatusOr<ControlReply> reply) { Emit(ReplyToCall{call, std::move(reply)}); }
 
   // Devices or jobs have come or gone: jobs that wait are looked at again.
-  void AskToSchedule() { schedule_ = true; }
+  void AskToSchedule() { schedule_ = ""; }
+  // A job has come: it is looked at.
+  void AskToSchedule(const std::string& job) { schedule_ = schedule_.has_value() ? "" : job; }
   // The job's watchers have something to see.
   void NoteChanged(const std::string& job) { changed_.insert(job); }
 
   // --- Of the coordinator alone. ---
   Effects TakeEffects() { return std::exchange(effects_, {}); }
-  bool TakeSchedule() { return std::exchange(schedule_, false); }
+  // The job that is to be looked at; empty: all. nullopt: none is.
+  std::optional<std::string> TakeSchedule() { return std::exchange(schedule_, std::nullopt); }
   std::set<std::string> TakeChanged() { return std::exchange(changed_, {}); }
 
  private:
   Effects effects_;
-  bool schedule_ = false;
+  std::optional<std::string> schedule_;
   std::set<std::string> changed_;
 };
 

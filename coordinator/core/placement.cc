@@ -35,8 +35,14 @@ std::string AwaitsDrained(const std::string& site) {
 }  // namespace
 
 std::vector<NodeOffer> Placement::Offers(const Job* own) const {
-  std::vector<Job*> running = jobs_.Running();
-  std::erase(running, own);
+  std::map<WorkerKey, const Job*> holders;
+  for (const Job* job : jobs_.Running()) {
+    for (const auto& [worker, post] : job->run->life().posts) {
+      if (job != own && post.duty != Post::Duty::kStopped) {
+        holders[worker] = job;
+      }
+    }
+  }
   std::vector<NodeOffer> offers;
   for (const auto& [key, node] : membership_.nodes()) {
     if (!node.usable() || IsDrained(key.site)) {
@@ -46,9 +52,8 @@ std::vector<NodeOffer> Placement::Offers(const Job* own) const {
         NodeOffer{.key = key, .spec = node.spec, .free = {}, .holders = {}, .orphan_grace_ns = node.orphan_grace_ns});
     for (int32_t device = 0; device < node.spec.devices(); ++device) {
       const WorkerKey worker{key.site, key.node, device};
-      const auto holder = std::ranges::find_if(running, [&](const Job* job) { return job->run->life().Has(worker); });
-      if (holder != running.end()) {
-        offer.holders.insert((*holder)->name());
+      if (const auto holder = holders.find(worker); holder != holders.end()) {
+        offer.holders.insert(holder->second->name());
       } else if (const Stray* stray = strays_.Find(worker); stray != nullptr) {
         offer.holders.insert(
             stray->unknown
@@ -62,9 +67,8 @@ std::vector<NodeOffer> Placement::Offers(const Job* own) const {
   return offers;
 }
 
-std::vector<NodeOffer> Placement::OffersFor(const Job& job, const Job* own, const std::set<NodeKey>& without) const {
-  const bool goes_on = own != nullptr || job.has_trained();
-  std::vector<NodeOffer> offers = Offers(own);
+std::vector<NodeOffer> Placement::Suiting(const Job& job, std::vector<NodeOffer> offers, bool goes_on,
+                                          const std::set<NodeKey>& without) const {
   links_.AddMeasuredNetworks(job, offers);
   std::erase_if(offers, [&](const NodeOffer& offer) {
     return job.unfit.contains(offer.key) || without.contains(offer.key) || membership_.Rests(offer.key) ||
@@ -73,30 +77,42 @@ std::vector<NodeOffer> Placement::OffersFor(const Job& job, const Job* own, cons
   return offers;
 }
 
-AllocationDecision Placement::Decide(const Job& job, const std::set<NodeKey>& promised) const {
+AllocationDecision Placement::DecideFirst(const Job& job, const std::set<NodeKey>& promised,
+                                          const Market& market) const {
+  AllocationDecision decision = DecideAllocation(job.spec, job.options, Suiting(job, market.offers, false, promised));
+  const auto drained =
+      std::ranges::find_if(job.spec.placement.sites, [&](const std::string& site) { return IsDrained(site); });
+  if (!decision.allocation.has_value() && drained != job.spec.placement.sites.end()) {
+    decision.reason = AwaitsDrained(*drained);
+  }
+  for (const auto& [key, node] : membership_.nodes()) {
+    const bool is_meant = job.spec.placement.sites.empty() ||
+                          std::ranges::find(job.spec.placement.sites, key.site) != job.spec.placement.sites.end();
+    if (!decision.allocation.has_value() && is_meant && membership_.Rests(key)) {
+      decision.reason += fmt::format("; node {} is unfit: {}", DisplayName(key), node.trouble->why);
+    }
+  }
+  return decision;
+}
+
+AllocationDecision Placement::Decide(const Job& job, const std::set<NodeKey>& promised, Market& market) const {
   if (const size_t strays = strays_.UnknownOf(job.name()).size(); strays > 0) {
     return None(fmt::format(
         "waiting: {} of this job {} alive, and this job store is older than their run; give the coordinator its "
         "newest store, or `geopipectl resume {} --from store` stops them and goes on from what this store knows",
         Counted(static_cast<int64_t>(strays), "worker"), strays == 1 ? "is" : "are", job.name()));
   }
-  const std::vector<NodeOffer> offers = OffersFor(job, nullptr, promised);
   if (!job.has_trained()) {
-    AllocationDecision decision = DecideAllocation(job.spec, job.options, offers);
-    const auto drained =
-        std::ranges::find_if(job.spec.placement.sites, [&](const std::string& site) { return IsDrained(site); });
-    if (!decision.allocation.has_value() && drained != job.spec.placement.sites.end()) {
-      decision.reason = AwaitsDrained(*drained);
+    if (const auto known = market.refused.find(job.asks); known != market.refused.end() && job.unfit.empty()) {
+      return None(known->second);
     }
-    for (const auto& [key, node] : membership_.nodes()) {
-      const bool is_meant = job.spec.placement.sites.empty() ||
-                            std::ranges::find(job.spec.placement.sites, key.site) != job.spec.placement.sites.end();
-      if (!decision.allocation.has_value() && is_meant && membership_.Rests(key)) {
-        decision.reason += fmt::format("; node {} is unfit: {}", DisplayName(key), node.trouble->why);
-      }
+    AllocationDecision decision = DecideFirst(job, promised, market);
+    if (!decision.allocation.has_value() && job.unfit.empty()) {
+      market.refused[job.asks] = decision.reason;
     }
     return decision;
   }
+  const std::vector<NodeOffer> offers = Suiting(job, Offers(), true, promised);
   if (std::optional<std::string> awaited = AwaitedBy(job); awaited.has_value()) {
     return None(*std::move(awaited));
   }
@@ -118,7 +134,7 @@ AllocationDecision Placement::WouldGet(const Job& job, const std::set<NodeKey>& 
   if (job.options.explicit_costs.has_value()) {
     return None("its stages were given with their costs");
   }
-  const std::vector<NodeOffer> offers = OffersFor(job, &job, without);
+  const std::vector<NodeOffer> offers = Suiting(job, Offers(&job), true, without);
   if (offers.empty()) {
     return None("no other node is there");
   }

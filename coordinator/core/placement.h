@@ -9,6 +9,7 @@
 
 #include <absl/status/statusor.h>
 
+#include <map>
 #include <optional>
 #include <set>
 #include <string>
@@ -36,8 +37,15 @@ class Placement {
 
   // Offers of all nodes that take work. `own`: devices of this job count as free.
   std::vector<NodeOffer> Offers(const Job* own = nullptr) const;
+  // Offers of a moment, and why jobs got nothing of them, by what these ask for: others that ask for the same get
+  // nothing either, for the same reason.
+  struct Market {
+    std::vector<NodeOffer> offers;
+    std::map<std::string, std::string> refused = {};
+  };
+  Market Open() const { return {.offers = Offers()}; }
   // Devices that a PENDING job gets, of nodes that are not promised to others.
-  AllocationDecision Decide(const Job& job, const std::set<NodeKey>& promised) const;
+  AllocationDecision Decide(const Job& job, const std::set<NodeKey>& promised, Market& market) const;
   // True when a worker of an earlier run of the job may still be on the node.
   bool HasStray(const Job& job, const NodeKey& key) const;
   // Devices that the job would get if it left its own and did without these nodes. `needs_state`: it has to find its
@@ -58,8 +66,10 @@ class Placement {
   absl::StatusOr<v1::ListSitesResponse> On(Now now, const ListSites& event) const;
 
  private:
-  // Offers that suit the job, without these nodes. `own`: its run goes on with them.
-  std::vector<NodeOffer> OffersFor(const Job& job, const Job* own, const std::set<NodeKey>& without) const;
+  // Returns those of the offers that suit the job, without these nodes. `goes_on`: it has trained.
+  std::vector<NodeOffer> Suiting(const Job& job, std::vector<NodeOffer> offers, bool goes_on,
+                                 const std::set<NodeKey>& without) const;
+  AllocationDecision DecideFirst(const Job& job, const std::set<NodeKey>& promised, const Market& market) const;
   // Says why a run on these devices cannot take the job over; nullopt: it can.
   std::optional<std::string> Misfit(const JobSpec& spec, const JobLife::Earlier& earlier,
                                     const Allocation& allocation) const;

@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cctype>
+#include <map>
 #include <vector>
 
 #include "optimizer/base/status_macros.h"
@@ -84,6 +86,48 @@ absl::Status CheckCheckpointFolder(const JobSpec& job) {
   return error ? absl::OkStatus() : ValidateJob(resolved);
 }
 
+absl::StatusOr<std::filesystem::path> FolderOf(const std::filesystem::path& file) {
+  std::error_code error;
+  const std::filesystem::path absolute = std::filesystem::absolute(file, error);
+  if (error) {
+    return ErrnoStatus(error.value(), fmt::format("cannot resolve {}", file.string()));
+  }
+  return absolute.parent_path();
+}
+
+struct PartOfFile {
+  std::string_view text;
+  size_t lines_before = 0;
+};
+
+// Cuts before each line of "---" that follows anything but blank lines, comments and directives.
+std::vector<PartOfFile> PartsOf(std::string_view text) {
+  std::vector<PartOfFile> parts(1);
+  size_t begin = 0;  // of the last part
+  size_t line = 0;
+  bool has_content = false;
+  for (size_t at = 0; at < text.size(); ++line) {
+    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    std::string_view here = text.substr(at, end - at);
+    const bool is_mark = here.starts_with("---") && (here.size() == 3 || std::isspace(here[3]) != 0);
+    if (is_mark && has_content) {
+      parts.back().text = text.substr(begin, at - begin);
+      parts.push_back({.text = {}, .lines_before = line});
+      begin = at;
+      has_content = false;
+    }
+    here.remove_prefix(is_mark ? 3 : 0);
+    const size_t first = here.find_first_not_of(" \t\r\n");
+    has_content = has_content || (first != std::string_view::npos && here[first] != '#' && here.front() != '%');
+    at = end;
+  }
+  parts.back().text = text.substr(begin);
+  if (!has_content && parts.size() > 1) {
+    parts.pop_back();
+  }
+  return parts;
+}
+
 }  // namespace
 
 absl::StatusOr<JobSpec> ParseJobFile(std::string_view text, std::string_view file, const std::filesystem::path& folder,
@@ -104,12 +148,31 @@ absl::StatusOr<JobSpec> ParseJobFile(std::string_view text, std::string_view fil
 
 absl::StatusOr<JobSpec> ReadJobFile(const std::filesystem::path& path, std::optional<BackendKind> backend) {
   GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxYamlBytes));
-  std::error_code error;
-  const std::filesystem::path absolute = std::filesystem::absolute(path, error);
-  if (error) {
-    return ErrnoStatus(error.value(), fmt::format("cannot resolve {}", path.string()));
+  GP_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOf(path));
+  return ParseJobFile(text, path.string(), folder, backend);
+}
+
+absl::StatusOr<std::vector<JobSpec>> ReadJobsFile(const std::filesystem::path& path,
+                                                  std::optional<BackendKind> backend) {
+  GP_ASSIGN_OR_RETURN(const std::string text, ReadFile(path, kMaxYamlBytes));
+  GP_ASSIGN_OR_RETURN(const std::filesystem::path folder, FolderOf(path));
+  std::vector<JobSpec> jobs;
+  std::map<std::string, size_t> lines;  // of the jobs' documents, from 1
+  for (const PartOfFile& part : PartsOf(text)) {
+    absl::StatusOr<JobSpec> job = ParseJobFile(part.text, path.string(), folder, backend);
+    if (!job.ok()) {  // lines count from the beginning of the file
+      return ParseJobFile(std::string(part.lines_before, '\n').append(part.text), path.string(), folder, backend)
+          .status();
+    }
+    const auto [other, is_new] = lines.emplace(job->name, part.lines_before + 1);
+    if (!is_new) {
+      return absl::InvalidArgumentError(
+          fmt::format("{}:{}: a job named {} is in line {} already; give one of them another name", path.string(),
+                      part.lines_before + 1, job->name, other->second));
+    }
+    jobs.push_back(*std::move(job));
   }
-  return ParseJobFile(text, path.string(), absolute.parent_path(), backend);
+  return jobs;
 }
 
 absl::Status AttributeToJobFile(const std::filesystem::path& path, const absl::Status& status) {

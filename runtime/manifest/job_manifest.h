@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "optimizer/model/job_spec.h"
 #include "optimizer/model/run_options.h"
@@ -27,6 +28,11 @@ absl::StatusOr<JobSpec> ReadJobFile(const std::filesystem::path& path,
 // The same from text: errors call it `file`, relative paths are taken from `folder`.
 absl::StatusOr<JobSpec> ParseJobFile(std::string_view text, std::string_view file, const std::filesystem::path& folder,
                                      std::optional<BackendKind> backend = std::nullopt);
+
+// The jobs of a file of one document or more, which lines of "---" part, in its order. Errors as above;
+// InvalidArgument, too, where two have one name.
+absl::StatusOr<std::vector<JobSpec>> ReadJobsFile(const std::filesystem::path& path,
+                                                  std::optional<BackendKind> backend = std::nullopt);
 
 // `status` with its place in the job file, where it begins with a key that the file gives ("placement.sites names
 // ...").

@@ -312,7 +312,7 @@ TEST_CASE("a store of an earlier schema is read and goes on as one of this versi
   { REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), {}, "").ok()); }
   const int schema = GENERATE(2, 3, 4, 5);
   CAPTURE(schema);
-  Execute(folder.path(), "DROP TABLE federation; UPDATE schema_version SET version = 5");
+  Execute(folder.path(), "DROP TABLE federation; DROP INDEX jobs_by_submission; UPDATE schema_version SET version = 5");
   if (schema < 5) {
     Execute(folder.path(), "DROP TABLE timelines; UPDATE schema_version SET version = 4");
   }

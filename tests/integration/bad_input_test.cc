@@ -6,9 +6,11 @@
 #include <cstring>
 #include <filesystem>
 #include <limits>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "runtime/base/files.h"
 #include "tests/integration/daemons.h"
 
 namespace geopipe {
@@ -221,6 +223,37 @@ TEST_CASE("a job comes from standard input, and output that is lost is an error"
     CHECK(lost.exit_status.exit_code == 1);
     CHECK(lost.err == "error: cannot write to standard output: No space left on device\n");
   }
+}
+
+TEST_CASE("of a file of several jobs one that is refused is said, and holds up none after it") {
+  const TempFolder folder = TestFolder();
+  const RunningCoordinator coordinator((folder.path() / "state").string());
+  const std::string one = *ReadFile(SourcePath("tests/golden/jobs/mini.yaml"), 1 << 20);
+  const auto file_of = [&](const std::vector<std::string>& names) {
+    std::string all;
+    for (const std::string& name : names) {
+      std::string job = one;
+      job.replace(job.find("name: mini"), 10, "name: " + name);
+      all += "---\n" + job;
+    }
+    const std::string path = (folder.path() / "jobs.yaml").string();
+    REQUIRE(WriteFileAtomically(path, all).ok());
+    return path;
+  };
+  // A file with an error submits nothing.
+  CheckEnded(coordinator.Ask({"apply", "-f", file_of({"first", "second", "first"})}), 2,
+             "error: " + (folder.path() / "jobs.yaml").string() + ":", {"a job named first is in line 1 already"});
+  CHECK(coordinator.Ask({"get", "jobs"}).out == "no jobs\n");
+
+  const CommandResult all = coordinator.Ask({"apply", "-f", file_of({"first", "second"})});
+  CHECK(all.exit_status.success());
+  CHECK(all.out ==
+        "job first PENDING\njob second PENDING\n2 jobs submitted; list them with: geopipectl get jobs --server " +
+            coordinator.endpoint() + "\n");
+  const CommandResult more = coordinator.Ask({"apply", "-f", file_of({"third", "second", "fourth"}), "-o", "json"});
+  CheckEnded(more, 1, "error: job second is PENDING; cancel it first", {"\nerror: 1 of 3 jobs were refused\n"});
+  CHECK(nlohmann::json::parse(more.out) == nlohmann::json::parse(R"([{"name": "third", "state": "PENDING"},
+                                                                      {"name": "fourth", "state": "PENDING"}])"));
 }
 
 TEST_CASE("help and version are where people look for them") {

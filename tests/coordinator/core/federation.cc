@@ -158,7 +158,7 @@ const Effects& Federation::Step(Event event) {
   const bool submits = std::holds_alternative<ApplyJob>(event);
   last = core.Step({now_ns_, now_ns_}, std::move(event));
   if (submits && !refuses_jobs) {
-    std::ranges::move(core.Step({now_ns_, now_ns_}, Tick{}), std::back_inserter(last));  // as the runner does
+    std::ranges::move(core.Step({now_ns_, now_ns_}, JobStored{}), std::back_inserter(last));  // as the runner does
   }
   for (size_t i = 0; i < last.size(); ++i) {
     if (const auto* draw = std::get_if<DrawSecret>(&last[i]); draw != nullptr) {  // as the runner does

@@ -332,6 +332,35 @@ TEST_CASE("a second job waits for the devices of the first, by name, and gets th
   CHECK(f.broken == "");
 }
 
+TEST_CASE("jobs that ask for the same wait for the same, in their order, whatever comes after them") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  const auto apply = [&](const std::string& name, const std::string& site) {
+    JobSpec job = Federation::TinyJob({site});
+    job.name = name;
+    f.Step(ApplyJob{90, job, {}});
+  };
+  apply("second", "east");
+  apply("third", "east");
+  apply("fourth", "west");
+  apply("fifth", "south");
+  const std::string waits = "waiting for job tiny, which holds devices of site ";
+  CHECK(f.CauseOf("second") == waits + "east: 0 of 1 devices are free");
+  CHECK(f.CauseOf("third") == waits + "east: 0 of 1 devices are free");
+  CHECK(f.CauseOf("fourth") == waits + "west: 0 of 1 devices are free");
+  f.Step(CancelJob{91, "tiny", ""});
+  f.Heartbeat(f.sessions["east"]);
+  f.Heartbeat(f.sessions["west"]);
+  CHECK(f.StateOf("second") == v1::JOB_STATE_PROFILING);
+  CHECK(f.CauseOf("third") == "waiting for job second, which holds devices of site east: 0 of 1 devices are free");
+  CHECK(f.StateOf("fourth") == v1::JOB_STATE_PROFILING);
+  CHECK(f.CauseOf("fifth") == "waiting for site south: 0 of 1 devices");
+  f.Register("south");
+  CHECK(f.StateOf("fifth") == v1::JOB_STATE_PROFILING);
+  CHECK(f.CauseOf("third") == "waiting for job second, which holds devices of site east: 0 of 1 devices are free");
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("a name can be used again when its job is over, and not before") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_RUNNING);

@@ -3,14 +3,20 @@
 #include <fmt/ranges.h>
 
 #include <catch2/catch.hpp>
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "coordinator/cluster/allocation.h"
 #include "coordinator/core/planning.h"
 #include "coordinator/core/run/job_state.h"
 #include "coordinator/core/run/profiling.h"
 #include "coordinator/core/telemetry/iteration_log.h"
+#include "optimizer/search/prng.h"
 #include "proto/wire/cluster_wire.h"
 #include "tests/coordinator/core/federation.h"
+#include "tests/support/seed.h"
 #include "tests/support/tiny_model.h"
 
 namespace geopipe {
@@ -502,6 +508,51 @@ TEST_CASE("of free devices equally many of each node are taken, and as many as c
   job.parallelism.pipeline = 11;
   CHECK(DecideAllocation(job, {}, offers).reason ==
         "waiting for job other, which holds devices of sites east: 10 of 11 devices are free");
+}
+
+TEST_CASE("jobs that ask for the same are given the same, whatever else they are") {
+  const uint64_t seed = TestSeed();
+  INFO("GEOPIPE_TEST_SEED=" << seed);
+  Prng prng(seed);
+  std::vector<NodeOffer> offers;
+  for (const char* name : {"east/a", "east/b", "west/a", "west/b"}) {
+    const std::string_view text(name);
+    v1::NodeSpec node;
+    node.set_node(std::string(text.substr(5)));
+    node.set_devices(4);
+    if (text.starts_with("east")) {
+      *node.mutable_network() = ToProto(NetworkSpec{.bandwidth_bytes_per_s = 1e9});
+    }
+    offers.push_back({{std::string(text.substr(0, 4)), node.node()}, node, {0, 2, 3}, {"other"}});
+  }
+  std::map<std::string, std::string> given;
+  for (int i = 0; i < 3000; ++i) {
+    JobSpec job = Federation::TinyJob(
+        std::vector<std::vector<std::string>>{{}, {"east"}, {"west", "east"}, {"east", "north"}}[prng.Between(0, 3)]);
+    job.name = fmt::format("job{}", i);
+    job.parallelism.tensor = static_cast<int32_t>(prng.Between(1, 3));
+    job.parallelism.data = static_cast<int32_t>(prng.Between(1, 3));
+    job.parallelism.pipeline = static_cast<int32_t>(prng.Between(0, 4));
+    job.parallelism.zero_stage = static_cast<int32_t>(prng.Between(0, 3));
+    job.training.iterations = prng.Between(1, 9);
+    job.model.num_hidden_layers = prng.Between(1, 9);
+    job.grace_ns = prng.Between(1, 9);
+    RunOptions run;
+    run.pace = prng.Between(0, 1) == 1;
+    run.backend = prng.Between(0, 1) == 1 ? BackendKind::kModelled : BackendKind::kCpu;
+    const AllocationDecision decision = DecideAllocation(job, run, offers);
+    std::string gets = decision.reason;
+    if (decision.allocation.has_value()) {
+      for (const WorkerKey& worker : decision.allocation->workers()) {
+        gets += " " + DisplayName(worker);
+      }
+    }
+    const auto [first, is_new] = given.emplace(AskedFor(job, run), gets);
+    INFO(first->first);
+    CHECK(first->second == gets);
+  }
+  CHECK(given.size() > 100);
+  CHECK(given.size() < 1000);
 }
 
 }  // namespace

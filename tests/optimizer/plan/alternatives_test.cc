@@ -15,7 +15,7 @@ namespace geopipe {
 namespace {
 
 // Degrees are left open, so that every site can have its own.
-PlanRequest OpenRequest() {
+PlanRequest ComparedRequest() {
   PlanRequest request = test::PaperRequest();
   request.job.parallelism.tensor = 0;
   request.job.parallelism.pipeline = 0;
@@ -31,7 +31,7 @@ Alternatives AlternativesOf(const PlanRequest& request) {
 }
 
 TEST_CASE("there is one of each kind, and the plan is one of them") {
-  const PlanRequest request = OpenRequest();
+  const PlanRequest request = ComparedRequest();
   const PlanResult plan = *MakePlan(request);
   const Alternatives alternatives = AlternativesOf(request);
   REQUIRE(alternatives.all.size() == 4);
@@ -52,7 +52,7 @@ TEST_CASE("there is one of each kind, and the plan is one of them") {
 }
 
 TEST_CASE("every site of the replicas has a whole plan for its share, and the shares are all tokens") {
-  const PlanRequest request = OpenRequest();
+  const PlanRequest request = ComparedRequest();
   const Alternative replicas = AlternativesOf(request).Of(AlternativeKind::kSiteReplicas);
   REQUIRE(replicas.found());
   REQUIRE(replicas.shares.size() == 3);
@@ -91,7 +91,7 @@ TEST_CASE("every site of the replicas has a whole plan for its share, and the sh
 }
 
 TEST_CASE("a share is planned as a job at that site alone would be, and like sites alike") {
-  PlanRequest request = OpenRequest();
+  PlanRequest request = ComparedRequest();
   const Alternative replicas = AlternativesOf(request).Of(AlternativeKind::kSiteReplicas);
   PlanRequest alone = request;
   alone.job.placement.sites = {"west"};
@@ -109,7 +109,7 @@ TEST_CASE("a share is planned as a job at that site alone would be, and like sit
 }
 
 TEST_CASE("a site with groups of nodes has one replica over them, and like sites have it alike") {
-  PlanRequest request = OpenRequest();
+  PlanRequest request = ComparedRequest();
   request.cluster = test::RegionsOfGroups();
   request.job.placement.sites.clear();
   const Alternatives alternatives = AlternativesOf(request);
@@ -140,7 +140,7 @@ TEST_CASE("a site with groups of nodes has one replica over them, and like sites
 }
 
 TEST_CASE("local steps are the same replicas with a reduction now and then, and are never the fastest") {
-  PlanRequest request = OpenRequest();
+  PlanRequest request = ComparedRequest();
   for (LinkSpec& link : request.cluster.links) {
     link.latency_ns = 100 * test::kMillisecond;
     link.bandwidth_bytes_per_s = 5e9;
@@ -179,7 +179,7 @@ TEST_CASE("the lead is over the next one that is the same training") {
 }
 
 TEST_CASE("what cannot be is missing, with the reason") {
-  PlanRequest request = OpenRequest();
+  PlanRequest request = ComparedRequest();
   for (const size_t site : {1, 2}) {
     request.cluster.sites[site].device.memory_bytes = 6 * test::kGiB;
   }
@@ -190,7 +190,7 @@ TEST_CASE("what cannot be is missing, with the reason") {
   CHECK(small.Of(AlternativeKind::kLocalSteps).missing == replicas.missing);
   CHECK(small.Of(AlternativeKind::kSingleSite).found());
 
-  request = OpenRequest();
+  request = ComparedRequest();
   request.job.placement.sites.clear();
   request.cluster.links.clear();
   const Alternatives apart = AlternativesOf(request);
@@ -199,7 +199,7 @@ TEST_CASE("what cannot be is missing, with the reason") {
   CHECK(apart.Of(AlternativeKind::kSiteReplicas).missing ==
         "the topology's links do not join north, east, west with each other");
 
-  request = OpenRequest();
+  request = ComparedRequest();
   request.job.placement.sites = {"north"};
   const Alternatives one = AlternativesOf(request);
   CHECK(one.Of(AlternativeKind::kPipeline).missing == "the job has one site");
@@ -207,7 +207,7 @@ TEST_CASE("what cannot be is missing, with the reason") {
 }
 
 TEST_CASE("replicas leave out a site that links make too slow, or that cannot hold the model") {
-  PlanRequest request = OpenRequest();
+  PlanRequest request = ComparedRequest();
   CHECK(AlternativesOf(request).Of(AlternativeKind::kSiteReplicas).shares.size() == 3);
   request.cluster.links[1].bandwidth_bytes_per_s = 1e8;
   const Alternative replicas = AlternativesOf(request).Of(AlternativeKind::kSiteReplicas);
@@ -216,7 +216,7 @@ TEST_CASE("replicas leave out a site that links make too slow, or that cannot ho
   CHECK(replicas.shares[0].site == "north");
   CHECK(replicas.shares[1].site == "east");
 
-  request = OpenRequest();
+  request = ComparedRequest();
   request.cluster.sites[2].device.memory_bytes = 6 * test::kGiB;
   const Alternative small = AlternativesOf(request).Of(AlternativeKind::kSiteReplicas);
   REQUIRE(small.shares.size() == 2);
@@ -224,7 +224,7 @@ TEST_CASE("replicas leave out a site that links make too slow, or that cannot ho
 }
 
 TEST_CASE("of many sites one after the other is left out as long as that helps") {
-  PlanRequest request = OpenRequest();
+  PlanRequest request = ComparedRequest();
   const SiteSpec like = request.cluster.sites.front();
   request.cluster.sites.clear();
   request.cluster.links.clear();
@@ -250,7 +250,7 @@ TEST_CASE("of many sites one after the other is left out as long as that helps")
 }
 
 TEST_CASE("among a plan's baselines stand the same replicas and the same single site") {
-  const PlanRequest request = OpenRequest();
+  const PlanRequest request = ComparedRequest();
   PlanResult plan = *MakePlan(request);
   const Alternatives alternatives = AlternativesOf(request);
   const auto of = [&](BaselineScope scope) { return std::ranges::count(plan.baselines, scope, &Baseline::scope); };
@@ -267,7 +267,7 @@ TEST_CASE("among a plan's baselines stand the same replicas and the same single 
 }
 
 TEST_CASE("a single site that has been planned as an alternative is not planned for the baselines as well") {
-  PlanRequest request = OpenRequest();
+  PlanRequest request = ComparedRequest();
   const auto singles = [](const PlanResult& plan) {
     return std::ranges::count(plan.baselines, BaselineScope::kSingleSite, &Baseline::scope);
   };

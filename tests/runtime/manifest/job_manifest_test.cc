@@ -329,6 +329,43 @@ TEST_CASE("A job file that cannot be read says why") {
   CHECK(ReadJobFile("/tmp").status().message() == "cannot read /tmp: it is a folder; name a file");
 }
 
+TEST_CASE("A file of several documents holds a job each, with errors at their lines in the file") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  const std::filesystem::path path = folder.path() / "jobs.yaml";
+  const auto read = [&](const std::string& text) {
+    REQUIRE(WriteFileAtomically(path, text).ok());
+    return ReadJobsFile(path);
+  };
+  const std::string first = Job();
+  const std::string second = Job("name: small", "name: second");
+  const auto names = [&](const std::string& text) {
+    const auto jobs = read(text);
+    INFO(jobs.status().ToString());
+    REQUIRE(jobs.ok());
+    std::vector<std::string> names;
+    for (const JobSpec& job : *jobs) {
+      CHECK(job.data.paths == std::vector<std::string>{(folder.path() / "data/train.bin").string()});
+      names.push_back(job.name);
+    }
+    return names;
+  };
+  using Names = std::vector<std::string>;
+  CHECK(names(first) == Names{"small"});
+  CHECK(names("# jobs\n---\n" + first + "--- # the other\n\n" + second + "---\n# none\n") == Names{"small", "second"});
+  CHECK(names("%YAML 1.2\n---\n" + first + "...\n---\n" + second + "---") == Names{"small", "second"});
+
+  const std::string line = std::to_string(std::ranges::count(first, '\n') + 1);
+  const std::string twice(read(first + "---\n" + first).status().message());
+  CHECK(twice ==
+        path.string() + ":" + line + ": a job named small is in line 1 already; give one of them another name");
+  const std::string alone(ParseJobFile("\n" + Job("layers", "lairs"), path.string(), "/").status().message());
+  const std::string wrong(read(first + "---\n" + Job("layers", "lairs")).status().message());
+  const auto line_in = [&](const std::string& error) { return std::stoi(error.substr(path.string().size() + 1)); };
+  CHECK(line_in(wrong) == line_in(alone) + std::stoi(line) - 1);
+  CHECK(wrong.substr(wrong.find(": ")) == alone.substr(alone.find(": ")));
+  CHECK_FALSE(read("# nothing\n").ok());
+}
+
 // A job of random values from the schema's own rows; rules that span keys may not hold.
 JobSpec RandomJob(const Schema<JobSpec>& schema, std::mt19937_64& random) {
   const Draw draw = [&random] { return random(); };
