@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "runtime/base/unique_fd.h"
+#include "tests/integration/all_gone.h"
 #include "tests/integration/daemons.h"
 #include "tests/integration/processes.h"
 #include "tests/support/durations.h"
@@ -140,10 +141,7 @@ CommandResult RunUntilFull(const SmallDisk& disk, const Command::Environment& en
   CHECK(all.size() == 7);  // coordinator, two agents with a keeper each, two workers
   disk.Fill();
   CommandResult result = playground.Finish(60 * kSecond);
-  for (const ProcessInfo& process : all) {
-    INFO(process.pid << " " << process.arguments.front());
-    CHECK_FALSE(Exists(process));
-  }
+  CheckAllGone(all);
   return result;
 }
 
@@ -207,9 +205,7 @@ TEST_CASE(
                 "mend that and go on from its newest checkpoint"});
     CHECK(result.out.find("loss          ") != std::string::npos);  // its summary
   }
-  for (const ProcessInfo& process : all) {
-    CHECK_FALSE(Exists(process));
-  }
+  CheckAllGone(all);
 }
 
 }  // namespace

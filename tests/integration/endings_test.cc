@@ -10,6 +10,7 @@
 
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
+#include "tests/integration/all_gone.h"
 #include "tests/integration/daemons.h"
 #include "tests/integration/processes.h"
 #include "tests/support/command.h"
@@ -19,13 +20,6 @@ namespace geopipe {
 namespace {
 
 namespace fs = std::filesystem;
-
-void CheckAllGone(const std::vector<ProcessInfo>& processes) {
-  for (const ProcessInfo& process : processes) {
-    INFO(process.pid << " " << process.arguments.front());
-    CHECK_FALSE(Exists(process));
-  }
-}
 
 // The mini job with checkpoints below `folder`/ck, of so many iterations.
 std::string SavedJob(const TempFolder& folder, int iterations) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "runtime/base/clock.h"
+#include "tests/integration/all_gone.h"
 #include "tests/integration/daemons.h"
 #include "tests/integration/processes.h"
 #include "tests/support/command.h"
@@ -27,13 +28,6 @@ std::vector<std::string> PlaygroundArgs(const TempFolder& folder) {
 
 void WaitForIterations(Command& command) {
   WaitUntil(command, [&] { return command.out().find("iteration  2/40") != std::string::npos; });
-}
-
-void CheckAllGone(const std::vector<ProcessInfo>& processes) {
-  for (const ProcessInfo& process : processes) {
-    INFO(process.pid << " " << process.arguments.front());
-    CHECK_FALSE(Exists(process));
-  }
 }
 
 TEST_CASE("a worker killed from outside is started again, and the job runs to its end") {
