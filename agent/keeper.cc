@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -20,6 +21,8 @@
 #include <mutex>
 #include <optional>
 #include <set>
+#include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <utility>
@@ -168,28 +171,49 @@ class TableWriter {
   std::thread thread_;
 };
 
+std::string_view TextOf(LeaveKeeper::Reason reason) {
+  switch (reason) {
+    case LeaveKeeper::Reason::kNothingKept:
+      return "there is nothing left to keep";
+    case LeaveKeeper::Reason::kNobodyAsks:
+      return "no agent has asked for long; all exits are in the table";
+    case LeaveKeeper::Reason::kNoFolder:
+      return "the state folder is gone, and no worker runs";
+  }
+  return "";
+}
+
+std::string KeeperLockPath(const std::string& state_dir) { return state_dir + "/keeper.lock"; }
+
 class Keeper {
  public:
-  Keeper(const KeeperOptions& options, UniqueFd listener, const v1::KeeperTable& table)
+  Keeper(const KeeperOptions& options, const UniqueFd& lock, UniqueFd listener, const v1::KeeperTable& table)
       : options_(options),
+        lock_(lock),
         listener_(std::move(listener)),
         boot_id_(BootId()),
         writer_(KeeperTablePath(options.state_dir)),
-        core_(Clock::Real().NowNs(), {.idle_ns = options.idle_ns}, table) {
+        core_(Clock::Real().NowNs(), {}, table) {
     const std::map<int32_t, v1::KeptWorker> earlier = core_.running();
     for (const auto& [device, child] : earlier) {
       Adopt(child, table.boot_id() == boot_id_);
     }
   }
 
-  void Run() {
-    while (!left_) {
+  LeaveKeeper::Reason Run() {
+    while (!left_because_.has_value()) {
       Wait();
       Take(Tick{});
     }
+    if (HasFolder()) {  // else the socket of that name is another keeper's
+      unlink(KeeperSocketPath(options_.state_dir).c_str());
+    }
+    return *left_because_;
   }
 
  private:
+  using Deferred = std::variant<TellAgent, ReleaseChild, LeaveKeeper>;
+
   void Take(KeeperEvent event) {
     events_.push_back(std::move(event));
     while (!events_.empty()) {  // with the answers to its effects
@@ -244,9 +268,8 @@ class Keeper {
       watched.push_back({.fd = kept.pidfd(), .events = POLLIN, .revents = 0});
     }
     const int64_t now_ns = Clock::Real().NowNs();
-    const int64_t look_ns =
-        kept_.empty() ? core_.next_deadline_ns() : std::min(core_.next_deadline_ns(), next_look_ns_);
-    PollFor(watched, std::clamp<int64_t>(look_ns - now_ns, 0, int64_t{3600} * 1'000'000'000));
+    const int64_t until_ns = std::min(core_.next_deadline_ns(), next_look_ns_);
+    PollFor(watched, std::max<int64_t>(until_ns - now_ns, 0));
     if (watched[2].revents != 0) {
       OnWritten(writer_.Take());
     }
@@ -260,7 +283,21 @@ class Keeper {
     Reap();
     if (Clock::Real().NowNs() >= next_look_ns_) {
       CutLogs();
+      Take(FolderSeen{HasFolder()});
     }
+  }
+
+  // Where this cannot be told, it counts as there.
+  bool HasFolder() const {
+    struct stat ours {};
+    struct stat now {};
+    if (fstat(lock_.get(), &ours) != 0) {
+      return true;
+    }
+    if (stat(KeeperLockPath(options_.state_dir).c_str(), &now) != 0) {
+      return errno != ENOENT && errno != ENOTDIR;
+    }
+    return ours.st_dev == now.st_dev && ours.st_ino == now.st_ino;
   }
 
   void Reap() {
@@ -274,11 +311,12 @@ class Keeper {
       child.set_log_start(cut_.erase(at->first) > 0 ? 0 : child.log_start());
       at = kept_.erase(at);
       Ended(child, *status);
+      next_look_ns_ = 0;
     }
   }
 
   void CutLogs() {
-    next_look_ns_ = Clock::Real().NowNs() + options_.log_check_interval_ns;
+    next_look_ns_ = Clock::Real().NowNs() + options_.look_interval_ns;
     for (const auto& [device, child] : core_.running()) {
       if (CutLog(child.log_path(), child.log_bytes())) {
         cut_.insert(device);
@@ -401,13 +439,14 @@ class Keeper {
     saved_ = std::move(written.status);
     written_ = written.version;
     while (!deferred_.empty() && deferred_.front().first <= written_) {
-      std::variant<TellAgent, ReleaseChild> effect = std::move(deferred_.front().second);
+      Deferred effect = std::move(deferred_.front().second);
       deferred_.pop_front();
       std::visit([this](auto& each) { Do(each); }, effect);
     }
   }
 
   void Carry(ReleaseChild& effect) { DoWhenSaved(std::move(effect)); }
+  void Carry(LeaveKeeper& effect) { DoWhenSaved(std::move(effect)); }
   void Carry(TellAgent& effect) {
     if (effect.news.has_pong()) {
       Do(effect);  // says that this keeper is there, whatever its disk does
@@ -482,15 +521,22 @@ class Keeper {
   }
 
   static void Carry(WriteLog& effect) { LogLine(effect.level, LogContext{}, effect.text); }
-  void Carry(LeaveKeeper& /*effect*/) { left_ = true; }
+  void Do(LeaveKeeper& effect) {
+    if (effect.reason == LeaveKeeper::Reason::kNobodyAsks && !saved_.ok()) {
+      events_.emplace_back(MustStay{});
+    } else {
+      left_because_ = effect.reason;
+    }
+  }
 
   const KeeperOptions options_;
+  const UniqueFd& lock_;
   const UniqueFd listener_;
   const std::string boot_id_;
   TableWriter writer_;
   uint64_t issued_ = 0;  // tables that the writer was given, and those that it is done with
   uint64_t written_ = 0;
-  std::deque<std::pair<uint64_t, std::variant<TellAgent, ReleaseChild>>> deferred_;  // until that table is written
+  std::deque<std::pair<uint64_t, Deferred>> deferred_;  // until that table is written
   KeeperCore core_;
   std::deque<KeeperEvent> events_;
   std::map<int32_t, Kept> kept_;        // by device; those of core_.running()
@@ -500,8 +546,8 @@ class Keeper {
   KeeperConnection agent_id_ = 0;
   absl::Status saved_;            // of the latest table that was written
   std::deque<std::string> news_;  // for the agent
-  int64_t next_look_ns_ = 0;
-  bool left_ = false;
+  int64_t next_look_ns_ = 0;      // at logs and the folder
+  std::optional<LeaveKeeper::Reason> left_because_;
 };
 
 // Reads the table at `path`; an empty one when there is none.
@@ -545,13 +591,11 @@ absl::Status RunKeeper(const KeeperOptions& options) {
   for (const int signal : {SIGHUP, SIGINT, SIGPIPE}) {
     std::signal(signal, SIG_IGN);
   }
-  GP_ASSIGN_OR_RETURN(const UniqueFd lock, LockFile(options.state_dir + "/keeper.lock"));
+  GP_ASSIGN_OR_RETURN(const UniqueFd lock, LockFile(KeeperLockPath(options.state_dir)));
   GP_ASSIGN_OR_RETURN(UniqueFd listener, ListenForPackets(KeeperSocketPath(options.state_dir)));
   LogInfo("keeper of {} (pid {})", options.state_dir, getpid());
-  Keeper keeper(options, std::move(listener), ReadTable(KeeperTablePath(options.state_dir)));
-  keeper.Run();
-  unlink(KeeperSocketPath(options.state_dir).c_str());
-  LogInfo("there is nothing left to keep");
+  Keeper keeper(options, lock, std::move(listener), ReadTable(KeeperTablePath(options.state_dir)));
+  LogInfo("{}", TextOf(keeper.Run()));
   return absl::OkStatus();
 }
 

@@ -1,6 +1,6 @@
 // The keeper's process, `geopipe-agent --keeper STATE_DIR`: one thread that sleeps in poll until a worker ends, an
-// agent sends something or a log is due for a check. An agent that finds no keeper starts one; the keeper outlives it
-// (under systemd with KillMode=process) and exits by itself when there is nothing to keep.
+// agent sends something or logs are due for a check, and one that writes the table. An agent that finds no keeper
+// starts one; the keeper outlives it (under systemd with KillMode=process) and exits by itself when nobody needs it.
 //
 // The state folder holds keeper.lock (one keeper per folder), keeper.sock (mode 0600; only this user is heard),
 // keeper.table (running and ended workers, so that a keeper that is killed loses neither) and logs/keeper.log.
@@ -18,9 +18,8 @@ namespace geopipe::agent {
 
 struct KeeperOptions {
   std::string state_dir;
-  bool die_with_parent = false;                   // the workers are killed when the keeper ends
-  int64_t idle_ns = int64_t{60} * 1'000'000'000;  // KeeperCoreOptions
-  int64_t log_check_interval_ns = 10'000'000'000;
+  bool die_with_parent = false;               // the workers are killed when the keeper ends
+  int64_t look_interval_ns = 10'000'000'000;  // at the logs, and whether the folder is there
   size_t last_words_bytes = 4096;
 };
 

@@ -43,7 +43,7 @@ KeeperCore::KeeperCore(int64_t now_ns, const KeeperCoreOptions& options, const v
 }
 
 int64_t KeeperCore::next_deadline_ns() const {
-  int64_t deadline_ns = idle() && !left_ ? busy_until_ns_ + options_.idle_ns : std::numeric_limits<int64_t>::max();
+  int64_t deadline_ns = rests() && !left_ ? busy_until_ns_ + patience_ns() : std::numeric_limits<int64_t>::max();
   for (const auto& [device, memory] : memory_) {
     deadline_ns = std::min(deadline_ns, memory.until_ns);
   }
@@ -52,7 +52,7 @@ int64_t KeeperCore::next_deadline_ns() const {
 
 KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
   KeeperEffects effects;
-  const bool was_idle = idle();
+  const bool rested = rests();
   std::visit(Overloaded{
                  [&](AgentConnected& e) { OnConnected(e.connection, effects); },
                  [&](AgentAsked& e) { OnAsked(now_ns, std::move(e), effects); },
@@ -67,16 +67,34 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
                  [&](MemoryLost& e) { OnMemoryLost(e); },
                  [&](MemoryGone& e) { memory_.erase(e.device); },
                  [&](ChildEnded& e) { OnEnded(now_ns, std::move(e), effects); },
+                 [&](FolderSeen& e) { has_folder_ = e.is_there; },
+                 [&](MustStay&) {
+                   left_ = false;
+                   busy_until_ns_ = now_ns;
+                 },
                  [&](Tick&) { OnTick(now_ns, effects); },
              },
              event);
-  if (!was_idle || !idle()) {
+  if (!rested || !rests()) {
     busy_until_ns_ = now_ns;
-  } else if (!left_ && now_ns >= busy_until_ns_ + options_.idle_ns) {
-    left_ = true;
-    effects.emplace_back(LeaveKeeper{});
   }
+  LeaveIfUnneeded(now_ns, effects);
   return effects;
+}
+
+void KeeperCore::LeaveIfUnneeded(int64_t now_ns, KeeperEffects& effects) {
+  const bool is_lost = !has_folder_ && !agent_.has_value() && running_.empty();
+  if (left_ || (!is_lost && (!rests() || now_ns < busy_until_ns_ + patience_ns()))) {
+    return;
+  }
+  left_ = true;
+  if (!is_lost && !ended_.empty()) {
+    Save(effects);
+  }
+  using Reason = LeaveKeeper::Reason;
+  effects.emplace_back(LeaveKeeper{is_lost          ? Reason::kNoFolder
+                                   : ended_.empty() ? Reason::kNothingKept
+                                                    : Reason::kNobodyAsks});
 }
 
 void KeeperCore::OnConnected(KeeperConnection connection, KeeperEffects& effects) {

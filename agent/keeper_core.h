@@ -11,6 +11,9 @@
 //   - a worker that ends otherwise than by itself with code 0 leaves its memory to the next one of the same job on its
 //     device, for some time; one of another job never sees it;
 //   - memory of an ended worker is also held by the agent, and comes back with it to a keeper that has lost it;
+//   - a keeper that nobody needs leaves: without anything to keep, with exits alone that nobody has asked for in a
+//   while
+//     (the next keeper finds them in the table), or when its folder is gone, where nobody would find it;
 //   - no request ends the keeper: what does not fit is logged and passed over.
 #pragma once
 
@@ -79,8 +82,16 @@ struct ChildEnded {
   std::string last_words;
 };
 
+// The state folder was looked for: false when it is not there, or is another one.
+struct FolderSeen {
+  bool is_there = true;
+};
+
+// Answers LeaveKeeper: the table could not be written.
+struct MustStay {};
+
 using KeeperEvent = std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildReleased, ChildFailed,
-                                 MemoryLost, MemoryGone, ChildEnded, Tick>;
+                                 MemoryLost, MemoryGone, ChildEnded, FolderSeen, MustStay, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -126,8 +137,11 @@ struct SaveTable {
   v1::KeeperTable table;  // without the boot's id
 };
 
-// There is nothing left to keep.
-struct LeaveKeeper {};
+// Ends the keeper, when the tables before it are written. kNobodyAsks is answered by MustStay where they could not be.
+struct LeaveKeeper {
+  enum class Reason : uint8_t { kNothingKept, kNobodyAsks, kNoFolder };
+  Reason reason = Reason::kNothingKept;
+};
 
 using KeeperEffect =
     std::variant<Spawn, ReleaseChild, SignalChild, TakeMemory, DropMemory, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
@@ -136,6 +150,8 @@ using KeeperEffects = std::vector<KeeperEffect>;
 struct KeeperCoreOptions {
   // Time without worker, exit, memory and agent after which the keeper ends.
   int64_t idle_ns = int64_t{60} * 1'000'000'000;
+  // The same where exits are left that no coordinator has taken.
+  int64_t rest_ns = int64_t{600} * 1'000'000'000;
   // Time for which the memory of a worker that has ended is held.
   int64_t kept_memory_ns = int64_t{3600} * 1'000'000'000;
   size_t max_running = 1024;
@@ -179,7 +195,10 @@ class KeeperCore {
   void Tell(v1::KeeperNews news, KeeperEffects& effects) const;
   void Fail(const v1::WorkerId& worker, const absl::Status& status, KeeperEffects& effects) const;
   void Save(KeeperEffects& effects) const;
-  bool idle() const { return !agent_.has_value() && running_.empty() && ended_.empty() && memory_.empty(); }
+  void LeaveIfUnneeded(int64_t now_ns, KeeperEffects& effects);
+  // True when nobody asks, and nothing is kept that is not in the table.
+  bool rests() const { return !agent_.has_value() && running_.empty() && memory_.empty(); }
+  int64_t patience_ns() const { return ended_.empty() ? options_.idle_ns : options_.rest_ns; }
 
   const KeeperCoreOptions options_;
   std::map<int32_t, v1::KeptWorker> running_;  // by device; pid 0: there is no process yet
@@ -187,7 +206,8 @@ class KeeperCore {
   std::map<Key, v1::WorkerExit> ended_;
   std::map<int32_t, LeftMemory> memory_;  // by device; what a worker that runs has is not in it
   std::optional<KeeperConnection> agent_;
-  int64_t busy_until_ns_;  // idle since then
+  int64_t busy_until_ns_;  // it rests since then
+  bool has_folder_ = true;
   bool left_ = false;
 };
 

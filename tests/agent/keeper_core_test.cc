@@ -198,13 +198,42 @@ TEST_CASE("keeper: it leaves when it has kept nothing for its time, and not befo
   keeper.At(601 * kS, AgentLeft{1});
   CHECK(keeper.At(1000 * kS, Tick{}).empty());
   keeper.At(1001 * kS, ChildEnded{{0, 7}, 0, 0, ""});
-  CHECK(keeper.At(2000 * kS, Tick{}).empty());  // nobody has taken the exit
-  keeper.At(2000 * kS, AgentConnected{2});
-  keeper.At(2000 * kS, AgentAsked{2, ForgetOf(0, 7)});
-  keeper.At(2001 * kS, AgentLeft{2});
-  CHECK(keeper.core().next_deadline_ns() == 2061 * kS);
-  CHECK(keeper.At(2060 * kS, Tick{}).empty());
-  CHECK(keeper.At(2061 * kS, Tick{}) == Lines{"leave"});
+  CHECK(keeper.At(1500 * kS, Tick{}).empty());  // nobody has taken the exit
+  keeper.At(1500 * kS, AgentConnected{2});
+  keeper.At(1500 * kS, AgentAsked{2, ForgetOf(0, 7)});
+  keeper.At(1501 * kS, AgentLeft{2});
+  CHECK(keeper.core().next_deadline_ns() == 1561 * kS);
+  CHECK(keeper.At(1560 * kS, Tick{}).empty());
+  CHECK(keeper.At(1561 * kS, Tick{}) == Lines{"leave"});
+}
+
+TEST_CASE("keeper: it leaves exits that no agent asks for to the next one, as soon as they are in the table") {
+  KeptCore keeper({.rest_ns = 600 * kS});
+  keeper.At(0, AgentConnected{1});
+  keeper.At(0, AgentAsked{1, StartOf(0)});
+  keeper.Begin(0, 0, 100);
+  keeper.At(kS, ChildEnded{{0, 7}, 3, 0, ""});
+  CHECK(keeper.At(1000 * kS, Tick{}).empty());  // its agent may still ask
+  keeper.At(1000 * kS, AgentLeft{1});
+  CHECK(keeper.core().next_deadline_ns() == 1600 * kS);
+  CHECK(keeper.At(1600 * kS, Tick{}) == Lines{"save 0+1", "leave"});
+  CHECK(keeper.At(1600 * kS, MustStay{}).empty());
+  CHECK(keeper.core().next_deadline_ns() == 2200 * kS);
+  CHECK(keeper.At(2200 * kS, Tick{}) == Lines{"save 0+1", "leave"});
+  CHECK(keeper.At(2300 * kS, Tick{}).empty());
+}
+
+TEST_CASE("keeper: without its folder it leaves as soon as nothing runs and nobody asks") {
+  KeptCore keeper;
+  keeper.At(0, AgentConnected{1});
+  keeper.Remember(0, 7);
+  CHECK(keeper.At(0, FolderSeen{false}).empty());
+  keeper.At(kS, AgentLeft{1});
+  CHECK(keeper.At(2 * kS, Tick{}).empty());
+  const bool is_back = GENERATE(false, true);
+  CHECK(keeper.At(3 * kS, FolderSeen{is_back}).empty());
+  const Lines ends = keeper.At(4 * kS, ChildEnded{{0, 7}, 0, SIGKILL, ""});  // and leaves memory
+  CHECK(ends == (is_back ? Lines{"save 0+1"} : Lines{"save 0+1", "leave"}));
 }
 
 TEST_CASE("keeper: the memory of a worker that is killed or fails is handed on to the next one of its job") {

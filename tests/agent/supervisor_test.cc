@@ -386,6 +386,22 @@ TEST_CASE("a keeper that is to die with its agent takes the workers with it") {
   WaitForEnd(pid);
 }
 
+TEST_CASE("a keeper whose folder is gone leaves when its worker has ended, and what stands there now alone") {
+  Node node("exec sleep 600");
+  const std::string state = node.config().state_dir;
+  const std::string away = state + ".away";
+  const int64_t pid = std::make_unique<Supervised>(node)->Start();
+  const int64_t keeper = node.KeeperPid();
+  std::filesystem::rename(state, away);
+  std::filesystem::create_directory(state);
+  std::ofstream(KeeperSocketPath(state)) << "another's";
+  kill(static_cast<pid_t>(pid), SIGKILL);
+  WaitForEnd(keeper);
+  CHECK(std::filesystem::exists(KeeperSocketPath(state)));
+  CHECK_THAT(*ReadFile(away + "/logs/keeper.log", 1 << 20), Catch::Contains("the state folder is gone"));
+  std::filesystem::remove_all(away);
+}
+
 // Its own, that of its table, and ThreadSanitizer's.
 constexpr std::ptrdiff_t kKeeperThreads = kThreadSanitized ? 3 : 2;
 

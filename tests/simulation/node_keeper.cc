@@ -203,7 +203,13 @@ void Node::Carry(KeeperLife& /*life*/, agent::SaveTable& effect) {
 
 void Node::Carry(KeeperLife& life, agent::WriteLog& effect) { world_.Trace("{}: {}", life.process->name, effect.text); }
 
-void Node::Carry(KeeperLife& life, agent::LeaveKeeper& /*effect*/) { world_.Kill(life.process); }
+void Node::Carry(KeeperLife& life, agent::LeaveKeeper& effect) {
+  if (effect.reason == agent::LeaveKeeper::Reason::kNobodyAsks && table_is_stale_) {
+    life.events.emplace_back(agent::MustStay{});
+  } else {
+    world_.Kill(life.process);
+  }
+}
 
 void Node::OnWorkerDeath(Worker& worker) {
   worker.trainer().Interrupt();
