@@ -80,6 +80,12 @@ class Membership {
   // The stream's node; nullptr before its hello was taken.
   const NodeKey* NodeOf(SessionId session) const;
   void Heard(SessionId session, int64_t now_ns);
+  // False where reports between the latest one and this one are missing. The first that is taken of a process may have
+  // any number: another coordinator took those before. REQUIRES: the node is registered.
+  bool Follows(const NodeKey& key, uint64_t sequence) const {
+    const uint64_t taken = nodes_.at(key).reports_taken;
+    return taken == 0 || sequence <= taken + 1;
+  }
   // Records the report's number; false for a duplicate. REQUIRES: the node is registered.
   bool Take(const NodeKey& key, uint64_t sequence);
   // REQUIRES: the node is registered.

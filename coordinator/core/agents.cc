@@ -30,6 +30,10 @@ std::optional<Agents::Speaker> Agents::Hear(Now now, SessionId session, const v1
   if (message.incarnation() != record.incarnation) {
     return refuse(fmt::format("agent {} changed its incarnation within a stream", DisplayName(node)));
   }
+  if (message.has_reports() && !membership_.Follows(node, message.reports().first_sequence())) {
+    return refuse(fmt::format("agent {} tells its report {} after its report {}; those between are missing",
+                              DisplayName(node), message.reports().first_sequence(), record.reports_taken));
+  }
   if (record.health != NodeHealth::kAlive) {
     outbox_.Log(LogLevel::kInfo, "", "agent {} is heard from again", DisplayName(node));
   }
@@ -132,6 +136,12 @@ void Agents::OnTick(Now now) {
       Close(*session, absl::UnavailableError(silent + "; dial again"));
     }
     links_.OnNodeGone(now, change.node);
+  }
+  for (auto& [node, orders] : orders_) {  // their numbers stay, should the agent come after all
+    if (orders.agent != 0 && membership_.Find(node) == nullptr) {
+      orders.log.Restart();
+      orders.agent = 0;
+    }
   }
 }
 

@@ -173,7 +173,7 @@ struct Outrun {
   void SessionReport(Federation& f, const std::string& site, const v1::WorkerReport& report) const {
     AgentMessage event{f.sessions[site], {}};
     event.message.set_incarnation(1);
-    v1::RelayedReport& relayed = *f.AddReport(event.message).mutable_worker();
+    v1::RelayedReport& relayed = *f.AddReport(event).mutable_worker();
     *relayed.mutable_worker() = before.IdOf(DeviceAt(site));
     *relayed.mutable_report() = report;
     f.Step(std::move(event));

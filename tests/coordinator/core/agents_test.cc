@@ -1,5 +1,8 @@
 // Agents that come, go, come back and misbehave; watches.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -146,9 +149,37 @@ TEST_CASE("what breaks the protocol ends the stream") {
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
   // An agent speaks for its own node only.
   message.session = f.sessions["north"];
-  *f.AddReport(message.message).mutable_worker()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
+  *f.AddReport(message).mutable_worker()->mutable_worker() = MakeWorkerId({"east", "n0", 0}, "tiny", 1);
   f.Step(message);
   CHECK(f.Last<CloseSession>().at(0).status.code() == absl::StatusCode::kInvalidArgument);
+}
+
+// Otherwise all that the agent tells later would count as taken.
+TEST_CASE("a report whose number does not follow ends the stream, and those that do are taken on the next one") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  const auto tell = [&](uint64_t number, const std::string& what) {
+    AgentMessage event{f.sessions["east"], {}};
+    event.message.set_incarnation(1);
+    v1::RelayedReport& relayed = *f.AddReport(event).mutable_worker();
+    *relayed.mutable_worker() = f.IdOf({"east", "n0", 0});
+    relayed.mutable_report()->mutable_failure()->set_message(what);
+    event.message.mutable_reports()->set_first_sequence(number);
+    f.Step(event);
+  };
+  tell(uint64_t{1} << 62, "it is forged");
+  const uint64_t next = f.next_report;
+  REQUIRE(f.Last<CloseSession>().size() == 1);
+  CHECK(f.Last<CloseSession>()[0].status.message() ==
+        fmt::format("agent east/n0 tells its report {} after its report {}; those between are missing",
+                    uint64_t{1} << 62, next - 1));
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  f.Register("east", 1, {f.IdOf({"east", "n0", 0})});
+  tell(next, "it broke");
+  CHECK(f.Last<CloseSession>().empty());
+  f.RunFor(2 * kSecond);
+  CHECK(f.CauseOf("tiny").find("it broke") != std::string::npos);
+  CHECK(f.broken == "");
 }
 
 TEST_CASE("a silent agent is suspect, then failed, and its job when nothing goes on without it") {
@@ -188,7 +219,7 @@ TEST_CASE("reports are acknowledged, and those said again after a break taken on
   AgentMessage message{f.sessions["east"], {}};
   message.message.set_incarnation(1);
   for (int64_t i = 0; i < 2; ++i) {
-    v1::RelayedReport& relayed = *f.AddReport(message.message).mutable_worker();
+    v1::RelayedReport& relayed = *f.AddReport(message).mutable_worker();
     *relayed.mutable_worker() = f.IdOf({"east", "n0", 0});
     relayed.mutable_report()->mutable_heartbeat()->set_iteration(i);
   }
@@ -199,7 +230,7 @@ TEST_CASE("reports are acknowledged, and those said again after a break taken on
 
   f.Close(f.sessions["east"]);
   message.session = f.Register("east", 1, {f.IdOf({"east", "n0", 0})});
-  v1::RelayedReport& news = *f.AddReport(message.message).mutable_worker();
+  v1::RelayedReport& news = *f.AddReport(message).mutable_worker();
   *news.mutable_worker() = f.IdOf({"east", "n0", 0});
   news.mutable_report()->mutable_failure()->set_message("it broke");
   message.message.mutable_reports()->set_first_sequence(f.next_report - 2);

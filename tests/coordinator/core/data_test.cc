@@ -85,7 +85,7 @@ TEST_CASE("what a worker of another run says of its data counts for nothing") {
   f.Answer("north", DataCheckOf({1, 2, 3}));
   AgentMessage stale{f.sessions["west"], {}};
   stale.message.set_incarnation(1);
-  v1::RelayedReport& relayed = *f.AddReport(stale.message).mutable_worker();
+  v1::RelayedReport& relayed = *f.AddReport(stale).mutable_worker();
   *relayed.mutable_worker() = MakeWorkerId(DeviceAt("west"), "tiny", 1);
   *relayed.mutable_report() = DataCheckOf({1, 2, 9});
   f.Step(stale);

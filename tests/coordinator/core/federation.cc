@@ -450,16 +450,17 @@ v1::WorkerId Federation::IdOf(const WorkerKey& worker) const {
   return MakeWorkerId(worker, "tiny", found == incarnation_.end() ? 0 : found->second);
 }
 
-v1::NodeReport& Federation::AddReport(v1::ConnectRequest& message) {
-  message.mutable_reports()->set_first_sequence(++next_report);
-  return *message.mutable_reports()->add_reports();
+v1::NodeReport& Federation::AddReport(AgentMessage& event) {
+  next_report = ++reports_of_[{node_of_[event.session], event.message.incarnation()}];
+  event.message.mutable_reports()->set_first_sequence(next_report);
+  return *event.message.mutable_reports()->add_reports();
 }
 
 void Federation::Report(const WorkerKey& worker, v1::WorkerReport report) {
   const SessionId session = sessions[NameOf(worker.node_key())];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  v1::RelayedReport& relayed = *AddReport(event.message).mutable_worker();
+  v1::RelayedReport& relayed = *AddReport(event).mutable_worker();
   *relayed.mutable_worker() = IdOf(worker);
   *relayed.mutable_report() = std::move(report);
   Step(std::move(event));
@@ -469,7 +470,7 @@ void Federation::Exit(const WorkerKey& worker, int signal, int code, const std::
   const SessionId session = sessions[NameOf(worker.node_key())];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  v1::WorkerExit& exit = *AddReport(event.message).mutable_exit();
+  v1::WorkerExit& exit = *AddReport(event).mutable_exit();
   *exit.mutable_worker() = IdOf(worker);
   exit.set_pid(100);
   exit.set_signal(signal);
@@ -482,7 +483,7 @@ void Federation::FailStart(const WorkerKey& worker, const std::string& why) {
   const SessionId session = sessions[NameOf(worker.node_key())];
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  v1::WorkerExit& exit = *AddReport(event.message).mutable_exit();
+  v1::WorkerExit& exit = *AddReport(event).mutable_exit();
   *exit.mutable_worker() = IdOf(worker);
   exit.set_exit_code(127);
   exit.set_last_words(why);

@@ -60,8 +60,8 @@ class Federation {
   // The agent cannot start the worker that was ordered last.
   void FailStart(const WorkerKey& worker, const std::string& why);
   v1::WorkerId IdOf(const WorkerKey& worker) const;
-  // One more report of the message, with the next number.
-  v1::NodeReport& AddReport(v1::ConnectRequest& message);
+  // One more report of the message, with its agent's next number.
+  v1::NodeReport& AddReport(AgentMessage& event);
 
   // --- Probes ---
   void ReportProbe(const std::string& name, v1::ProbeReport report);
@@ -116,7 +116,7 @@ class Federation {
   std::map<JobState, int> reached;          // how often each state was persisted
   std::set<SessionId> open;
   CallId next_call = 1;
-  uint64_t next_report = 0;  // of all agents
+  uint64_t next_report = 0;  // number of the latest one
   std::vector<std::string> sites{"north", "east", "west"};
   JobSpec job = TinyJob();                    // that DriveTo applies
   RunOptions run;                             // with these
@@ -155,6 +155,7 @@ class Federation {
   SessionId next_session_ = 1;
   std::map<SessionId, NodeKey> node_of_;
   std::map<SessionId, uint64_t> agent_incarnation_;
+  std::map<std::pair<NodeKey, uint64_t>, uint64_t> reports_of_;                 // of each agent process
   std::map<std::pair<std::string, WorkerKey>, uint64_t> incarnation_;           // by job and worker
   std::map<std::tuple<std::string, WorkerKey, uint64_t>, uint64_t> committed_;  // the latest epoch, by worker
   std::map<std::pair<NodeKey, uint64_t>, uint64_t> orders_sent_;                // by agent process: the highest number

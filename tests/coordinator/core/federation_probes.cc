@@ -62,7 +62,7 @@ void Federation::CheckProbe(const SendToAgent& send) {
 void Federation::ReportProbe(const std::string& name, v1::ProbeReport report) {
   AgentMessage event{sessions[name], {}};
   event.message.set_incarnation(agent_incarnation_[sessions[name]]);
-  *AddReport(event.message).mutable_probe() = std::move(report);
+  *AddReport(event).mutable_probe() = std::move(report);
   Step(std::move(event));
 }
 

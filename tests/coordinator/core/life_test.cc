@@ -210,7 +210,7 @@ TEST_CASE("answers of another epoch or incarnation change nothing") {
   CHECK(f.Commands(v1::WorkerCommand::kCommit) == 0);
   AgentMessage stale{f.sessions["north"], {}};
   stale.message.set_incarnation(1);
-  v1::WorkerExit& exit = *f.AddReport(stale.message).mutable_exit();
+  v1::WorkerExit& exit = *f.AddReport(stale).mutable_exit();
   *exit.mutable_worker() = MakeWorkerId(At("north"), "tiny", 1);
   exit.set_signal(9);
   f.Step(stale);

@@ -322,7 +322,7 @@ TEST_CASE("a worker that is stopped is ended before another takes its place") {
   Run(f);
   AgentMessage event{f.sessions["west"], {}};
   event.message.set_incarnation(1);
-  v1::WorkerSilent& silent = *f.AddReport(event.message).mutable_silent();
+  v1::WorkerSilent& silent = *f.AddReport(event).mutable_silent();
   *silent.mutable_worker() = f.IdOf(DeviceAt("west"));
   silent.set_silent_ns(4 * kSecond);
   f.RunFor(4 * kSecond);

@@ -188,7 +188,7 @@ TEST_CASE("a stopped worker and a stuck one are named") {
   SECTION("stopped") {
     AgentMessage event{f.sessions["east"], {}};
     event.message.set_incarnation(1);
-    v1::WorkerSilent& silent = *f.AddReport(event.message).mutable_silent();
+    v1::WorkerSilent& silent = *f.AddReport(event).mutable_silent();
     *silent.mutable_worker() = f.IdOf(DeviceAt("east"));
     silent.set_pid(100);
     silent.set_silent_ns(4 * kSecond);

@@ -178,12 +178,12 @@ struct Waiting {
   }
 
   void TellExit() {
-    v1::ConnectRequest message;
-    message.set_incarnation(2);
-    v1::WorkerExit& exit = *f.AddReport(message).mutable_exit();
+    AgentMessage event{f.sessions["west"], {}};
+    event.message.set_incarnation(2);
+    v1::WorkerExit& exit = *f.AddReport(event).mutable_exit();
     *exit.mutable_worker() = worker;
     exit.set_signal(9);
-    f.Step(AgentMessage{f.sessions["west"], message});
+    f.Step(event);
   }
   void TakeOrders(uint64_t agent, const std::string& site = "west") {
     v1::ConnectRequest message;
