@@ -400,6 +400,7 @@ class Keeper {
     for (const v1::KeeperVariable& variable : start.environment()) {
       spec.environment.emplace_back(variable.name(), variable.value());
     }
+    spec.inherits_environment = false;
     spec.stdout_path = start.log_path();
     spec.stderr_path = start.log_path();
     spec.parent_death_signal = options_.die_with_parent ? SIGKILL : 0;

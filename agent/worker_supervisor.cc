@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <csignal>
+#include <string_view>
 #include <utility>
 
 #include "agent/keeper.h"
@@ -28,6 +29,19 @@ constexpr int64_t kConnectIntervalNs = 10'000'000;
 constexpr int64_t kStartIntervalNs = 1'000'000'000;
 constexpr int64_t kListPatienceNs = 5'000'000'000;  // then a keeper that says nothing is complained of
 
+// An agent's environment may hold what is no worker's business, such as credentials.
+bool IsPassedOn(const AgentConfig& config, std::string_view name) {
+  constexpr std::array<std::string_view, 13> kNames{
+      "PATH",       "HOME",         "USER",         "LOGNAME",       "TMPDIR",      "TZ", "LANG", "LD_LIBRARY_PATH",
+      "LD_PRELOAD", "ASAN_OPTIONS", "LSAN_OPTIONS", "UBSAN_OPTIONS", "TSAN_OPTIONS"};
+  constexpr std::array<std::string_view, 18> kFamilies{"LC_",   "CUDA_", "CUDNN_", "CUBLAS",  "NVIDIA_", "NCCL_",
+                                                       "UCX_",  "UCC_",  "RDMAV_", "IBV_",    "MLX5_",   "OMP_",
+                                                       "GOMP_", "KMP_",  "DNNL_",  "ONEDNN_", "MALLOC_", "GEOPIPE_"};
+  return std::ranges::find(kNames, name) != kNames.end() ||
+         std::ranges::any_of(kFamilies, [&](std::string_view family) { return name.starts_with(family); }) ||
+         std::ranges::find(config.pass_environment, name) != config.pass_environment.end();
+}
+
 v1::KeeperRequest StartRequest(const AgentConfig& config, const v1::WorkerId& worker, size_t log_bytes) {
   const ProcessSpec spec = WorkerProcess(config, worker);
   v1::KeeperRequest request;
@@ -40,14 +54,13 @@ v1::KeeperRequest StartRequest(const AgentConfig& config, const v1::WorkerId& wo
     variable.set_name(std::string(name));
     variable.set_value(std::string(value));
   };
-  // The keeper may come from an earlier agent with another environment; the worker's own variables come last and win.
   for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
-    const size_t equals = text.find('=');
-    if (equals != std::string_view::npos &&
-        std::ranges::find(spec.environment, text.substr(0, equals), &std::pair<std::string, std::string>::first) ==
-            spec.environment.end()) {
-      add(text.substr(0, equals), text.substr(equals + 1));
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool is_set = std::ranges::find(spec.environment, name, &std::pair<std::string, std::string>::first) !=
+                        spec.environment.end();
+    if (name.size() < text.size() && !is_set && IsPassedOn(config, name)) {
+      add(name, text.substr(name.size() + 1));
     }
   }
   for (const auto& [name, value] : spec.environment) {
@@ -178,8 +191,8 @@ void WorkerSupervisor::Carry(const StartWorker& start) {
   v1::KeeperRequest request = StartRequest(config_, start.worker, options_.log_bytes);
   if (request.ByteSizeLong() > kMaxKeeperPacketBytes) {
     LogError(
-        "the agent's environment is too large for a worker: {} bytes and at most {} are passed on; "
-        "the worker gets the keeper's",
+        "the agent's environment is too large for a worker: {} bytes and at most {} are passed on; the worker gets "
+        "nothing of it",
         request.ByteSizeLong(), kMaxKeeperPacketBytes);
     const ProcessSpec spec = WorkerProcess(config_, start.worker);
     google::protobuf::RepeatedPtrField<v1::KeeperVariable>& environment =

@@ -125,9 +125,10 @@ void WaitAtGate(int gate_fd) {
   ReportAndExit(plan.error_fd);
 }
 
-std::vector<std::string> Environment(const std::vector<std::pair<std::string, std::string>>& additions) {
+std::vector<std::string> Environment(const ProcessSpec& spec) {
+  const std::vector<std::pair<std::string, std::string>>& additions = spec.environment;
   std::vector<std::string> environment;
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+  for (char** entry = spec.inherits_environment ? environ : nullptr; entry != nullptr && *entry != nullptr; ++entry) {
     const std::string_view text(*entry);
     const std::string_view name = text.substr(0, text.find('='));
     if (std::ranges::find(additions, name, &std::pair<std::string, std::string>::first) == additions.end()) {
@@ -226,7 +227,7 @@ absl::StatusOr<Process> Process::Start(const ProcessSpec& spec) {
   std::vector<std::string> arguments{spec.program};
   arguments.insert(arguments.end(), spec.args.begin(), spec.args.end());
   const std::vector<char*> argv = Pointers(arguments);
-  std::vector<std::string> environment = Environment(spec.environment);
+  std::vector<std::string> environment = Environment(spec);
   const std::vector<char*> envp = Pointers(environment);
   const ChildPlan plan{.program = spec.program.c_str(),
                        .argv = argv.data(),

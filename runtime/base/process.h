@@ -31,6 +31,7 @@ struct ProcessSpec {
   std::string program{};                                           // path of the executable
   std::vector<std::string> args{};                                 // without the program's own name
   std::vector<std::pair<std::string, std::string>> environment{};  // added to this process's, or replacing parts of it
+  bool inherits_environment = true;                                // false: `environment` is all
   std::filesystem::path stdout_path{};                             // appended to; empty: as this process's
   std::filesystem::path stderr_path{};                             // appended to; empty: as this process's
   std::vector<int> inherited_fds{};  // stay open under their numbers; all others above 2 are closed

@@ -86,6 +86,10 @@ const Schema<AgentConfig>& AgentConfigSchema() {
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", From(AgentConfig::kMinOrphanGraceNs, kMaxOrphanGraceNs, DurationValue()),
                &C::orphan_grace_ns, "Time after which a worker that hears no agent and finishes no iteration exits.")
+          .Key("pass_environment", ListValue(StringValue()), &C::pass_environment,
+               "Further variables of the agent's environment that its workers get. By themselves they get those of "
+               "paths, "
+               "locale and sanitizers, and of CUDA, NCCL, UCX, OpenMP, oneDNN, malloc and GeoPipe.")
           .Group("log", LogSchema(&C::log_level, &C::log_format), "What the agent and its workers log.")
           .Key("die_with_parent", BooleanValue(), &C::die_with_parent,
                "End, with the workers, when the process that started the agent ends."));

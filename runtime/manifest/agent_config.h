@@ -13,6 +13,7 @@
 //   links:
 //     - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: true, pacer_path: /run/geopipe/pacer-east-west}
 //   orphan_grace: 30s
+//   pass_environment: [HF_HOME]
 //   log: {level: info, format: json}   # of the agent and its workers
 #pragma once
 
@@ -72,6 +73,7 @@ struct AgentConfig {
   std::string ucx_ports;               // like 47000-47063; empty: any free ones
   NetworkConfig network;
   std::vector<LinkConfig> links;
+  std::vector<std::string> pass_environment;  // further variables of the agent's that its workers get
   int64_t orphan_grace_ns = int64_t{30} * 1'000'000'000;
   // A worker gives a silent agent up after five seconds and needs a moment to find the next.
   static constexpr int64_t kMinOrphanGraceNs = int64_t{6} * 1'000'000'000;

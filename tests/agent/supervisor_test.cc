@@ -402,6 +402,21 @@ TEST_CASE("a keeper whose folder is gone leaves when its worker has ended, and w
   std::filesystem::remove_all(away);
 }
 
+TEST_CASE("of the agent's environment a worker gets what concerns it, and what its agent is told to pass") {
+  setenv("SECRET_TOKEN", "of the agent alone", 1);
+  setenv("UCX_TCP_TUNED", "by the site", 1);
+  setenv("SITE_CACHE", "/cache", 1);
+  Node node("env; echo ready; exec sleep 600");
+  node.config().pass_environment = {"SITE_CACHE", "NOT_SET"};
+  Supervised supervised(node);
+  supervised.Start();
+  WaitUntil([&] { return ReadFile(node.log(), 1 << 16).value_or("").ends_with("\nready\n"); });
+  const std::string log = "\n" + *ReadFile(node.log(), 1 << 16);
+  CHECK_THAT(log, Catch::Contains("\nUCX_TCP_TUNED=by the site\n") && Catch::Contains("\nSITE_CACHE=/cache\n") &&
+                      Catch::Contains("\nPATH=") && Catch::Contains("\nOMP_WAIT_POLICY=passive\n") &&
+                      !Catch::Contains("SECRET_TOKEN") && !Catch::Contains("NOT_SET"));
+}
+
 // Its own, that of its table, and ThreadSanitizer's.
 constexpr std::ptrdiff_t kKeeperThreads = kThreadSanitized ? 3 : 2;
 

@@ -63,6 +63,19 @@ TEST_CASE("How a process ended is told in words") {
   CHECK_FALSE(ExitStatus{0, SIGTERM}.success());
 }
 
+TEST_CASE("A child gets nothing of this process's environment when its own is all") {
+  const TempFolder folder = *TempFolder::Create("geopipe-test-");
+  ProcessSpec spec;
+  spec.program = "/usr/bin/env";
+  spec.environment = {{"GREETING", "hello"}};
+  spec.inherits_environment = false;
+  spec.stdout_path = folder.path() / "out";
+  absl::StatusOr<Process> child = Process::Start(spec);
+  REQUIRE(child.ok());
+  REQUIRE(child->Wait(-1)->success());
+  CHECK(*ReadFile(folder.path() / "out", 1000) == "GREETING=hello\n");
+}
+
 TEST_CASE("A child's exit code, environment and output arrive") {
   auto folder = TempFolder::Create("geopipe-process-");
   REQUIRE(folder.ok());
