@@ -46,6 +46,7 @@ namespace geopipe::agent {
 namespace {
 
 constexpr size_t kMaxTableBytes = size_t{64} << 20;
+constexpr int64_t kAcceptRestNs = 100'000'000;  // after a connection that could not be accepted
 constexpr size_t kMaxWaitingNews = 16'384;  // an agent that leaves more unread is dismissed; it then asks for the list
 
 std::string BootId() {
@@ -260,15 +261,19 @@ class Keeper {
   }
 
   void Wait() {
+    const int64_t now_ns = Clock::Real().NowNs();
+    const bool accepts = now_ns >= accept_at_ns_;
     std::vector<pollfd> watched = {
-        {.fd = listener_.get(), .events = POLLIN, .revents = 0},
+        {.fd = accepts ? listener_.get() : -1, .events = POLLIN, .revents = 0},
         {.fd = agent_.get(), .events = static_cast<int16_t>(news_.empty() ? POLLIN : POLLIN | POLLOUT), .revents = 0},
         {.fd = writer_.fd(), .events = POLLIN, .revents = 0}};
     for (const auto& [device, kept] : kept_) {
       watched.push_back({.fd = kept.pidfd(), .events = POLLIN, .revents = 0});
     }
-    const int64_t now_ns = Clock::Real().NowNs();
-    const int64_t until_ns = std::min(core_.next_deadline_ns(), next_look_ns_);
+    int64_t until_ns = std::min(core_.next_deadline_ns(), next_look_ns_);
+    if (!accepts) {
+      until_ns = std::min(until_ns, accept_at_ns_);
+    }
     PollFor(watched, std::max<int64_t>(until_ns - now_ns, 0));
     if (watched[2].revents != 0) {
       OnWritten(writer_.Take());
@@ -326,11 +331,13 @@ class Keeper {
 
   void Accept() {
     UniqueFd fd = AcceptPackets(listener_.get());
-    if (fd.valid()) {
-      CloseAgent();
-      agent_ = std::move(fd);
-      Take(AgentConnected{++agent_id_});
+    if (!fd.valid()) {  // without a descriptor for it, it would wait there to be seen again at once
+      accept_at_ns_ = Clock::Real().NowNs() + kAcceptRestNs;
+      return;
     }
+    CloseAgent();
+    agent_ = std::move(fd);
+    Take(AgentConnected{++agent_id_});
   }
 
   void Hear() {
@@ -548,6 +555,7 @@ class Keeper {
   absl::Status saved_;            // of the latest table that was written
   std::deque<std::string> news_;  // for the agent
   int64_t next_look_ns_ = 0;      // at logs and the folder
+  int64_t accept_at_ns_ = 0;
   std::optional<LeaveKeeper::Reason> left_because_;
 };
 

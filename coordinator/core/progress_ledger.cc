@@ -69,6 +69,9 @@ void ProgressLedger::Flush(Now now) {
   }
   persist.links = links_.TakeUnstored(now);
   if (!persist.progress.empty() || !persist.links.empty()) {
+    if (!std::exchange(last_failed_, false) && std::exchange(says_failing_, false)) {
+      outbox_.Log(LogLevel::kInfo, "", "the job store is written again");
+    }
     outbox_.Emit(std::move(persist));
     flush_at_ns_ = now.ns + interval_ns_;
   }
@@ -76,7 +79,8 @@ void ProgressLedger::Flush(Now now) {
 }
 
 void ProgressLedger::OnNotStored(Now now, ProgressNotStored& event) {
-  if (!std::exchange(is_failing_, true)) {
+  last_failed_ = true;
+  if (!std::exchange(says_failing_, true)) {
     outbox_.Log(LogLevel::kError, "", "{}; trying again", std::string(event.status.message()));
   }
   // Effects after the failed one were dropped: the acknowledgements are due again, and agents keep what is not

@@ -45,7 +45,8 @@ class ProgressLedger {
   Agents& agents_;
   std::set<std::string> jobs_to_store_;
   std::vector<JobProgress> not_stored_;  // by a failed flush
-  bool is_failing_ = false;
+  bool last_failed_ = false;             // the latest flush
+  bool says_failing_ = false;
   int64_t flush_at_ns_ = 0;
 };
 

@@ -1,6 +1,7 @@
 // The agent's end of the keeper, and the keeper itself as a process of its own.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +13,7 @@
 #include <filesystem>
 #include <fstream>
 #include <optional>
+#include <sstream>
 
 #include "agent/keeper.h"
 #include "agent/worker_supervisor.h"
@@ -415,6 +417,42 @@ TEST_CASE("of the agent's environment a worker gets what concerns it, and what i
   CHECK_THAT(log, Catch::Contains("\nUCX_TCP_TUNED=by the site\n") && Catch::Contains("\nSITE_CACHE=/cache\n") &&
                       Catch::Contains("\nPATH=") && Catch::Contains("\nOMP_WAIT_POLICY=passive\n") &&
                       !Catch::Contains("SECRET_TOKEN") && !Catch::Contains("NOT_SET"));
+}
+
+// Seconds of a processor that the process has used.
+double ProcessorSeconds(int64_t pid) {
+  const std::string stat = *ReadFile(fmt::format("/proc/{}/stat", pid), 4096);
+  std::istringstream fields(stat.substr(stat.rfind(')') + 1));
+  std::string skipped;
+  for (int i = 0; i < 11; ++i) {
+    fields >> skipped;
+  }
+  double user = 0;
+  double system = 0;
+  fields >> user >> system;
+  return (user + system) / static_cast<double>(sysconf(_SC_CLK_TCK));
+}
+
+TEST_CASE("a keeper that has no descriptor for an agent does not spin, and takes it when there is one") {
+  Node node("exec sleep 600");
+  auto supervised = std::make_unique<Supervised>(node);
+  supervised->Start();
+  const auto keeper = static_cast<pid_t>(node.KeeperPid());
+  supervised.reset();
+  rlimit before{};
+  REQUIRE(prlimit(keeper, RLIMIT_NOFILE, nullptr, &before) == 0);
+  const rlimit none{.rlim_cur = 3, .rlim_max = before.rlim_max};
+  REQUIRE(prlimit(keeper, RLIMIT_NOFILE, &none, nullptr) == 0);
+  {
+    const absl::StatusOr<UniqueFd> waiting = ConnectPackets(KeeperSocketPath(node.config().state_dir));
+    REQUIRE(waiting.ok());
+    const double used = ProcessorSeconds(keeper);
+    Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 500 * kMs);
+    CHECK(ProcessorSeconds(keeper) - used < 0.03);
+  }
+  REQUIRE(prlimit(keeper, RLIMIT_NOFILE, &before, nullptr) == 0);
+  Supervised next(node);
+  CHECK(next.first_list().running.size() == 1);
 }
 
 // Its own, that of its table, and ThreadSanitizer's.

@@ -124,6 +124,21 @@ TEST_CASE("reports are acknowledged when they are durable, and a failing store d
   REQUIRE(f.Last<PersistProgress>().size() == 1);
   CHECK(f.Last<PersistProgress>()[0].progress.at(0).partial.size() == 1);
   CHECK(acknowledged() == f.next_report);
+
+  const auto logged = [&](const std::string& text) {
+    const std::vector<LogEntry> entries = f.Last<LogEntry>();
+    return std::ranges::count(entries, text, &LogEntry::text);
+  };
+  f.Step(ProgressNotStored{lost, absl::ResourceExhaustedError("the disk is full")});
+  CHECK(logged("the disk is full; trying again") == 0);  // that is known
+  f.Advance(kSecond);
+  f.Step(Tick{});  // it is stored
+  f.Answer("east", IterationReportOf(1, 1, 0));
+  f.Advance(kSecond);
+  f.Step(Tick{});
+  CHECK(logged("the job store is written again") == 1);
+  f.Step(ProgressNotStored{f.Last<PersistProgress>().at(0), absl::ResourceExhaustedError("the disk is full")});
+  CHECK(logged("the disk is full; trying again") == 1);
 }
 
 TEST_CASE("an agent that was restarted is told again what its workers have not answered") {
