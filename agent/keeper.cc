@@ -323,7 +323,7 @@ class Keeper {
   void CutLogs() {
     next_look_ns_ = Clock::Real().NowNs() + options_.look_interval_ns;
     for (const auto& [device, child] : core_.running()) {
-      if (CutLog(child.log_path(), child.log_bytes())) {
+      if (HasFolder() && CutLog(child.log_path(), child.log_bytes())) {
         cut_.insert(device);
       }
     }
@@ -445,7 +445,7 @@ class Keeper {
                std::string(written.status.message()));
     }
     saved_ = std::move(written.status);
-    written_ = written.version;
+    written_ = std::max(written_, written.version);
     while (!deferred_.empty() && deferred_.front().first <= written_) {
       Deferred effect = std::move(deferred_.front().second);
       deferred_.pop_front();
@@ -524,12 +524,20 @@ class Keeper {
   }
 
   void Carry(SaveTable& effect) {
+    ++issued_;
+    if (!HasFolder()) {  // else the table there is another keeper's
+      OnWritten({issued_, absl::NotFoundError(fmt::format("{} is gone", options_.state_dir))});
+      return;
+    }
     effect.table.set_boot_id(boot_id_);
-    writer_.Write(++issued_, effect.table.SerializeAsString());
+    writer_.Write(issued_, effect.table.SerializeAsString());
   }
 
   static void Carry(WriteLog& effect) { LogLine(effect.level, LogContext{}, effect.text); }
   void Do(LeaveKeeper& effect) {
+    if (agent_.valid()) {
+      return;  // it has come meanwhile
+    }
     if (effect.reason == LeaveKeeper::Reason::kNobodyAsks && !saved_.ok()) {
       events_.emplace_back(MustStay{});
     } else {

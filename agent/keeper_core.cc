@@ -99,6 +99,7 @@ void KeeperCore::LeaveIfUnneeded(int64_t now_ns, KeeperEffects& effects) {
 
 void KeeperCore::OnConnected(KeeperConnection connection, KeeperEffects& effects) {
   agent_ = connection;
+  left_ = false;  // where it has not left yet, it stays
   for (const auto& [device, child] : running_) {
     if (!waiting_.contains(device)) {
       Tell(RunningNews(child), effects);

@@ -51,6 +51,7 @@ ProcessSpec BackendsProcess(const AgentConfig& config, const std::filesystem::pa
   }
   spec.args = {"--backends", "--gpus", std::to_string(gpus.size())};
   AddGpus(config, visible, spec);
+  AddPassedEnvironment(config, spec);
   spec.stdout_path = answer;
   spec.parent_death_signal = SIGKILL;
   return spec;

@@ -43,7 +43,8 @@ bool IsPassedOn(const AgentConfig& config, std::string_view name) {
 }
 
 v1::KeeperRequest StartRequest(const AgentConfig& config, const v1::WorkerId& worker, size_t log_bytes) {
-  const ProcessSpec spec = WorkerProcess(config, worker);
+  ProcessSpec spec = WorkerProcess(config, worker);
+  AddPassedEnvironment(config, spec);
   v1::KeeperRequest request;
   v1::KeeperStart& start = *request.mutable_start();
   *start.mutable_worker() = worker;
@@ -54,15 +55,6 @@ v1::KeeperRequest StartRequest(const AgentConfig& config, const v1::WorkerId& wo
     variable.set_name(std::string(name));
     variable.set_value(std::string(value));
   };
-  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
-    const std::string_view text(*entry);
-    const std::string_view name = text.substr(0, text.find('='));
-    const bool is_set = std::ranges::find(spec.environment, name, &std::pair<std::string, std::string>::first) !=
-                        spec.environment.end();
-    if (name.size() < text.size() && !is_set && IsPassedOn(config, name)) {
-      add(name, text.substr(name.size() + 1));
-    }
-  }
   for (const auto& [name, value] : spec.environment) {
     add(name, value);
   }
@@ -95,6 +87,21 @@ ProcessSpec DataPlaneProcess(const AgentConfig& config) {
   }
   spec.environment = {{"UCX_TLS", config.ucx_tls}, {"UCX_NET_DEVICES", config.ucx_net_devices}};
   return spec;
+}
+
+void AddPassedEnvironment(const AgentConfig& config, ProcessSpec& spec) {
+  const std::vector<std::pair<std::string, std::string>> own = std::move(spec.environment);
+  spec.environment.clear();
+  for (char** entry = environ; entry != nullptr && *entry != nullptr; ++entry) {
+    const std::string_view text(*entry);
+    const std::string_view name = text.substr(0, text.find('='));
+    const bool is_set = std::ranges::find(own, name, &std::pair<std::string, std::string>::first) != own.end();
+    if (name.size() < text.size() && !is_set && IsPassedOn(config, name)) {
+      spec.environment.emplace_back(name, text.substr(name.size() + 1));
+    }
+  }
+  spec.environment.insert(spec.environment.end(), own.begin(), own.end());
+  spec.inherits_environment = false;
 }
 
 void AddGpus(const AgentConfig& config, const std::string& gpus, ProcessSpec& spec) {

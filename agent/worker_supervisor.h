@@ -31,7 +31,10 @@ ProcessSpec DataPlaneProcess(const AgentConfig& config);
 // the agent.
 void AddGpus(const AgentConfig& config, const std::string& gpus, ProcessSpec& spec);
 
-// The command line and environment of one worker.
+// Adds those of the agent's variables that concern its workers, beside which the process gets none.
+void AddPassedEnvironment(const AgentConfig& config, ProcessSpec& spec);
+
+// The command line and environment of one worker; the keeper gets AddPassedEnvironment's as well.
 ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker);
 
 // The command line of the node's keeper.

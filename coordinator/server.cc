@@ -54,6 +54,7 @@ CoordinatorOptions OptionsOf(const CoordinatorConfig& config, uint64_t incarnati
   options.probing.interval_ns = config.probe_interval_ns;
   options.probing.first_probe = incarnation;
   options.max_jobs = static_cast<size_t>(config.max_jobs);
+  options.max_finished_jobs = static_cast<size_t>(config.max_finished_jobs);
   options.max_watches = static_cast<size_t>(config.max_watches);
   return options;
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Runs a built preset's tests and ends with one line, `N passed, N failed` (before it `N skipped` when some were).
-# Unit tests and long ones run two at a time, paced ones three; the others start processes and measure time, so they run
-# alone.
+# Unit tests, long ones and runs run two at a time, paced ones three; the others start processes and measure time, so they
+# run alone.
 # Exits non-zero when a test failed or none ran.
 # Usage: ctest.sh <preset> [--unit] [ctest argument]... (presets: release, debug, asan, tsan)
 set -euo pipefail
@@ -49,7 +49,8 @@ if $only_unit; then
 else
   run_group unit -L 'unit|long' -j 2 "$@"
   run_group paced -L paced -j 3 "$@"
-  run_group other -LE 'unit|long|paced' -j 1 "$@"
+  run_group runs -L runs -j 2 "$@"
+  run_group other -LE 'unit|long|paced|runs' -j 1 "$@"
 fi
 
 if [ "$skipped" -gt 0 ]; then

@@ -23,53 +23,61 @@
 namespace geopipe {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+struct Request {
+  std::string job;  // name
+  v1::ApplyJobRequest message;
+};
+
+// An error of one of several jobs names it.
+absl::Status Named(const absl::Status& status, const std::string& job, bool is_alone) {
+  const bool is_named = std::string(status.message()).starts_with(fmt::format("job {} ", job));
+  return is_alone || status.ok() || is_named
+             ? status
+             : WithExitCode(absl::Status(status.code(), fmt::format("job {}: {}", job, std::string(status.message()))),
+                            ExitCodeOf(status));
+}
+
 // The requests of a file's jobs, which are all there when none of them is refused here.
-absl::StatusOr<std::vector<v1::ApplyJobRequest>> ReadRequests(const std::string& job_path, const RunFlags& run_flags) {
+absl::StatusOr<std::vector<Request>> ReadRequests(const std::string& job_path, const RunFlags& run_flags) {
   GP_ASSIGN_OR_RETURN(const RunOptions run, run_flags.Resolve());
   GP_ASSIGN_OR_RETURN(std::vector<JobSpec> jobs, ReadJobsFile(job_path, run.backend));
-  std::vector<v1::ApplyJobRequest> requests;
+  const bool is_alone = jobs.size() == 1;
+  std::vector<Request> requests;
   for (JobSpec& each : jobs) {
-    GP_ASSIGN_OR_RETURN(const JobSpec job, RunFlags::WithSchedule(run, job_path, std::move(each)));
-    GP_RETURN_IF_ERROR(CheckInputsHere(job, job_path));
-    if (const std::optional<std::string> warning = ShardingWarning(job); warning.has_value()) {
-      PrintErr("warning: {}{}\n", jobs.size() > 1 ? fmt::format("job {}: ", job.name) : "", *warning);
+    Request& request = requests.emplace_back(Request{.job = each.name, .message = {}});
+    const absl::StatusOr<JobSpec> job = RunFlags::WithSchedule(run, job_path, std::move(each));
+    GP_RETURN_IF_ERROR(Named(job.status(), request.job, is_alone));
+    GP_RETURN_IF_ERROR(Named(CheckInputsHere(*job, job_path), request.job, is_alone));
+    if (const std::optional<std::string> warning = ShardingWarning(*job); warning.has_value()) {
+      PrintErr("warning: {}{}\n", is_alone ? "" : fmt::format("job {}: ", request.job), *warning);
     }
-    v1::ApplyJobRequest& request = requests.emplace_back();
-    request.set_manifest(WriteManifest(job));
-    *request.mutable_run() = ToProto(run);
+    request.message.set_manifest(WriteManifest(*job));
+    *request.message.mutable_run() = ToProto(run);
   }
   return requests;
 }
 
-using Json = nlohmann::ordered_json;
-using JobsByName = std::map<std::string, v1::JobSummary>;
-
-absl::StatusOr<JobsByName> JobsOf(ControlClient& client) {
-  GP_ASSIGN_OR_RETURN(v1::ListJobsResponse response, client.ListJobs());
-  JobsByName jobs;
-  for (v1::JobSummary& job : *response.mutable_jobs()) {
-    jobs[job.name()] = std::move(job);
-  }
-  return jobs;
-}
-
-void SayReplaced(const JobsByName& before, const std::string& name) {
-  const auto old = before.find(name);
-  if (old == before.end()) {
-    return;
-  }
-  const int64_t kept = old->second.iterations_done();
-  PrintErr(
-      "note: this takes the place of the job {} that was {}, {}\n", name, JobStateName(old->second.state()),
-      kept > 0 ? fmt::format("and goes on from it: its iterations up to {} are kept", kept) : "and of its history");
+// Says which finished job has given its place to this one.
+void SayReplaced(v1::JobState before, const v1::JobSummary& job) {
+  PrintErr("note: this takes the place of the job {} that was {}, {}\n", job.name(), JobStateName(before),
+           job.iterations_done() > 0
+               ? fmt::format("and goes on from it: its iterations up to {} are kept", job.iterations_done())
+               : "and of its history");
 }
 
 Json ToJson(const v1::JobSummary& job) { return {{"name", job.name()}, {"state", JobStateName(job.state())}}; }
 
-absl::StatusOr<int> ApplyOne(ControlClient& client, const v1::ApplyJobRequest& request, const CommonFlags& common) {
-  GP_ASSIGN_OR_RETURN(const JobsByName before, JobsOf(client));
-  GP_ASSIGN_OR_RETURN(const v1::JobSummary job, client.ApplyJob(request));
-  SayReplaced(before, job.name());
+absl::StatusOr<int> ApplyOne(ControlClient& client, const Request& request, const CommonFlags& common) {
+  const absl::StatusOr<v1::JobDetail> before = client.GetJob(request.job);
+  if (!before.ok() && !absl::IsNotFound(before.status())) {
+    return before.status();
+  }
+  GP_ASSIGN_OR_RETURN(const v1::JobSummary job, client.ApplyJob(request.message));
+  if (before.ok()) {
+    SayReplaced(before->summary().state(), job);
+  }
   if (common.output != OutputFormat::kTable) {
     PrintDocument(ToJson(job), common.output);
     return kExitOk;
@@ -80,38 +88,44 @@ absl::StatusOr<int> ApplyOne(ControlClient& client, const v1::ApplyJobRequest& r
 }
 
 // Submits all in order. One that is refused holds up none after it, but that no coordinator answers does.
-absl::StatusOr<int> ApplyAll(ControlClient& client, const std::vector<v1::ApplyJobRequest>& requests,
-                             const CommonFlags& common) {
+absl::StatusOr<int> ApplyAll(ControlClient& client, const std::vector<Request>& requests, const CommonFlags& common) {
   constexpr int64_t kMaxErrors = 10;
   const bool is_table = common.output == OutputFormat::kTable;
-  GP_ASSIGN_OR_RETURN(const JobsByName before, JobsOf(client));
+  std::map<std::string, v1::JobState> before;
+  GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse listed, client.ListJobs());
+  for (const v1::JobSummary& job : listed.jobs()) {
+    before[job.name()] = job.state();
+  }
   Json submitted = Json::array();
   int64_t refused = 0;
-  for (const v1::ApplyJobRequest& request : requests) {
-    const absl::StatusOr<v1::JobSummary> job = client.ApplyJob(request);
+  absl::Status lost;
+  for (size_t i = 0; i < requests.size() && lost.ok(); ++i) {
+    const absl::StatusOr<v1::JobSummary> job = client.ApplyJob(requests[i].message);
     if (job.ok()) {
-      SayReplaced(before, job->name());
+      if (const auto old = before.find(job->name()); old != before.end()) {
+        SayReplaced(old->second, *job);
+      }
       submitted.push_back(ToJson(*job));
       if (is_table) {
         PrintOut("job {} {}\n", job->name(), JobStateName(job->state()));
       }
-      continue;
+    } else if (ExitCodeOf(job.status()) == kExitUnreachable) {
+      lost = job.status();
+    } else if (++refused <= kMaxErrors) {
+      PrintErr("error: {}\n", std::string(Named(job.status(), requests[i].job, false).message()));
     }
-    if (ExitCodeOf(job.status()) == kExitUnreachable) {
-      return WithExitCode(
-          absl::Status(job.status().code(), fmt::format("{} of {} jobs are submitted: {}", submitted.size(),
-                                                        requests.size(), std::string(job.status().message()))),
-          kExitUnreachable);
-    }
-    if (++refused <= kMaxErrors) {
-      PrintErr("error: {}\n", std::string(job.status().message()));
-    }
+  }
+  if (!is_table) {
+    PrintDocument(submitted, common.output);
+  }
+  if (!lost.ok()) {
+    return WithExitCode(absl::Status(lost.code(), fmt::format("{} of {} jobs are submitted: {}", submitted.size(),
+                                                              requests.size(), std::string(lost.message()))),
+                        kExitUnreachable);
   }
   if (is_table) {
     PrintOut("{} submitted; list them with: geopipectl get jobs --server {}\n", Counted(std::ssize(submitted), "job"),
              common.server);
-  } else {
-    PrintDocument(submitted, common.output);
   }
   if (refused > 0) {
     PrintErr("error: {} of {} jobs were refused{}\n", refused, requests.size(),
@@ -142,9 +156,9 @@ absl::StatusOr<int> RunApply(std::span<const std::string> arguments) {
   if (job_path.empty()) {
     return absl::InvalidArgumentError("no job file: name one with -f JOB.yaml");
   }
-  GP_ASSIGN_OR_RETURN(std::vector<v1::ApplyJobRequest> requests, ReadRequests(job_path, run));
-  for (v1::ApplyJobRequest& request : requests) {
-    request.set_replace(replace);
+  GP_ASSIGN_OR_RETURN(std::vector<Request> requests, ReadRequests(job_path, run));
+  for (Request& request : requests) {
+    request.message.set_replace(replace);
   }
   ControlClient client(common.server, common.timeout_ns);
   return requests.size() == 1 ? ApplyOne(client, requests.front(), common) : ApplyAll(client, requests, common);

@@ -86,6 +86,8 @@ class Membership {
     const uint64_t taken = nodes_.at(key).reports_taken;
     return taken == 0 || sequence <= taken + 1;
   }
+  // The next report may have any number.
+  void ForgetReports(const NodeKey& key) { nodes_.at(key).reports_taken = 0; }
   // Records the report's number; false for a duplicate. REQUIRES: the node is registered.
   bool Take(const NodeKey& key, uint64_t sequence);
   // REQUIRES: the node is registered.

@@ -31,8 +31,10 @@ std::optional<Agents::Speaker> Agents::Hear(Now now, SessionId session, const v1
     return refuse(fmt::format("agent {} changed its incarnation within a stream", DisplayName(node)));
   }
   if (message.has_reports() && !membership_.Follows(node, message.reports().first_sequence())) {
+    const uint64_t taken = record.reports_taken;
+    membership_.ForgetReports(node);  // it cannot tell them again: its next stream begins where it is
     return refuse(fmt::format("agent {} tells its report {} after its report {}; those between are missing",
-                              DisplayName(node), message.reports().first_sequence(), record.reports_taken));
+                              DisplayName(node), message.reports().first_sequence(), taken));
   }
   if (record.health != NodeHealth::kAlive) {
     outbox_.Log(LogLevel::kInfo, "", "agent {} is heard from again", DisplayName(node));

@@ -304,6 +304,7 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
   SetMeasured(job);
   NoteEpochEnded(job, job.iterations().next(), now.unix_ns);
   Transition(now, job, to, cause, true);
+  outbox_.AskToSchedule();  // nodes may be promised to it
   if (job.run == nullptr) {
     return;
   }
@@ -316,7 +317,6 @@ void Coordinator::Finish(Now now, Job& job, JobState to, const std::string& caus
   job.last_worker = LastWorkerOf(job);
   jobs_.SetRun(job, nullptr);
   jobs_.KeepPast(job);
-  outbox_.AskToSchedule();
 }
 
 void Coordinator::StopAll(const Job& job, const std::string& reason) {

@@ -18,9 +18,10 @@ struct CoordinatorOptions {
   MembershipLimits membership;
   JobRunLimits run;
   LinkProbingOptions probing;
-  size_t max_jobs = 1000;         // kept in the store; beyond it the oldest finished one is forgotten
-  size_t max_watches = 256;       // open at once
-  size_t finished_logs_kept = 8;  // finished jobs whose iterations are held in memory
+  size_t max_jobs = 1000;
+  size_t max_finished_jobs = 1000;  // of them; beyond either limit the oldest finished one is forgotten
+  size_t max_watches = 256;         // open at once
+  size_t finished_logs_kept = 8;    // finished jobs whose iterations are held in memory
   // Shortest interval between two writes of progress, each followed by the acknowledgement of the reports in it.
   int64_t flush_interval_ns = 100'000'000;
   // A step that comes so long after the last one means that this process was stopped or starved: deadlines are put off.

@@ -115,11 +115,13 @@ absl::StatusOr<v1::ApplyJobResponse> JobRequests::On(Now now, ApplyJob& event) {
 }
 
 absl::StatusOr<std::string> JobRequests::JobToForget() const {
-  if (jobs_.size() < options_.max_jobs) {
+  const std::vector<Job*> jobs = jobs_.InOrder();
+  const auto is_over = [](const Job* job) { return IsFinal(job->state()); };
+  const auto finished = static_cast<size_t>(std::ranges::count_if(jobs, is_over));
+  if (jobs.size() < options_.max_jobs && finished < options_.max_finished_jobs) {
     return "";
   }
-  const std::vector<Job*> jobs = jobs_.InOrder();
-  const auto oldest = std::ranges::find_if(jobs, [](const Job* job) { return IsFinal(job->state()); });
+  const auto oldest = std::ranges::find_if(jobs, is_over);
   if (oldest == jobs.end()) {
     return absl::ResourceExhaustedError(
         fmt::format("{} jobs are unfinished, which is this coordinator's limit; cancel some or wait", jobs_.size()));

@@ -196,7 +196,11 @@ std::string LinkMonitor::AwaitedBy(Now now, Job& job, const Allocation& allocati
                 FormatSeconds(options_.job_wait_ns), first);
     return "";
   }
-  wanted_.insert(wanted_.end(), missing.begin(), missing.end());
+  for (const SitePair& pair : missing) {
+    if (std::ranges::find(wanted_, pair) == wanted_.end()) {
+      wanted_.push_back(pair);
+    }
+  }
   return fmt::format("waiting for {} to be probed, the first {}", count, first);
 }
 

@@ -54,6 +54,8 @@ Schema<CoordinatorConfig> LimitsSchema() {
            "Agents that may register.")
       .Key("jobs", From<int64_t>(1, kMaxJobs, IntegerValue()), &CoordinatorConfig::max_jobs,
            "Jobs kept; the oldest finished one is forgotten.")
+      .Key("finished_jobs", From<int64_t>(1, kMaxJobs, IntegerValue()), &CoordinatorConfig::max_finished_jobs,
+           "Finished ones of them; the oldest is forgotten when a job is submitted.")
       .Key("watches", From<int64_t>(1, kMaxWatches, IntegerValue()), &CoordinatorConfig::max_watches,
            "Watches open at once.")
       .Key("inbox", From<int64_t>(1, kMaxInboxEvents, IntegerValue()), &CoordinatorConfig::inbox_events,

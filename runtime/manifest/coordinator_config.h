@@ -9,7 +9,7 @@
 //   timeouts: {start: 60s, start_trouble: 15m, profile: 300s, prepare: 60s, commit: 30s, progress: 600s, stuck: 5s,
 //     failure_grace: 1s, stop_grace: 3s}
 //   probe_interval: 60s             # 0: links are not probed
-//   limits: {agents: 1024, jobs: 20000, watches: 256, inbox: 4096, restarts_per_hour: 4}
+//   limits: {agents: 1024, jobs: 20000, finished_jobs: 1000, watches: 256, inbox: 4096, restarts_per_hour: 4}
 //   log: {level: info, format: text}
 //   die_with_parent: false
 #pragma once
@@ -59,6 +59,7 @@ struct CoordinatorConfig {
   int64_t probe_interval_ns = 60'000'000'000;
   int64_t max_agents = 1024;
   int64_t max_jobs = 20'000;
+  int64_t max_finished_jobs = 1000;
   int64_t max_watches = 256;
   int64_t inbox_events = 4096;
   LogLevel log_level = LogLevel::kInfo;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <map>
 #include <vector>
 
@@ -100,30 +99,37 @@ struct PartOfFile {
   size_t lines_before = 0;
 };
 
-// Cuts before each line of "---" that follows anything but blank lines, comments and directives.
+// Cuts before each line of "---", and drops parts of blank lines and comments alone, unless there is no other.
 std::vector<PartOfFile> PartsOf(std::string_view text) {
-  std::vector<PartOfFile> parts(1);
-  size_t begin = 0;  // of the last part
-  size_t line = 0;
+  std::vector<PartOfFile> parts;
+  PartOfFile part;
+  size_t begin = 0;  // of the part
+  bool has_mark = false;
   bool has_content = false;
+  size_t line = 0;
   for (size_t at = 0; at < text.size(); ++line) {
     const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
     std::string_view here = text.substr(at, end - at);
-    const bool is_mark = here.starts_with("---") && (here.size() == 3 || std::isspace(here[3]) != 0);
-    if (is_mark && has_content) {
-      parts.back().text = text.substr(begin, at - begin);
-      parts.push_back({.text = {}, .lines_before = line});
+    const bool is_mark = here == "---" || here.starts_with("---\n") || here.starts_with("---\r") ||
+                         here.starts_with("--- ") || here.starts_with("---\t");
+    if (is_mark && (has_content || has_mark)) {  // else comments and directives belong to what it begins
+      part.text = text.substr(begin, at - begin);
+      if (has_content) {
+        parts.push_back(part);
+      }
+      part.lines_before = line;
       begin = at;
       has_content = false;
     }
+    has_mark = has_mark || is_mark;
     here.remove_prefix(is_mark ? 3 : 0);
     const size_t first = here.find_first_not_of(" \t\r\n");
     has_content = has_content || (first != std::string_view::npos && here[first] != '#' && here.front() != '%');
     at = end;
   }
-  parts.back().text = text.substr(begin);
-  if (!has_content && parts.size() > 1) {
-    parts.pop_back();
+  part.text = text.substr(begin);
+  if (has_content || parts.empty()) {
+    parts.push_back(part);
   }
   return parts;
 }

@@ -400,6 +400,7 @@ TEST_CASE("a keeper whose folder is gone leaves when its worker has ended, and w
   kill(static_cast<pid_t>(pid), SIGKILL);
   WaitForEnd(keeper);
   CHECK(std::filesystem::exists(KeeperSocketPath(state)));
+  CHECK_FALSE(std::filesystem::exists(KeeperTablePath(state)));
   CHECK_THAT(*ReadFile(away + "/logs/keeper.log", 1 << 20), Catch::Contains("the state folder is gone"));
   std::filesystem::remove_all(away);
 }

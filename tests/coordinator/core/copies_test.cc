@@ -116,6 +116,16 @@ TEST_CASE("a plan that leaves out the nodes that have the state is none: the job
   f.RunFor(kSecond);
   CHECK(f.CauseOf("tiny") == "waiting for agent east/n0, which is silent");
   CHECK(ListedIn(f) == std::vector<int64_t>{1});
+  // Its nodes are promised to it, until it does not wait any more.
+  JobSpec other = Federation::TinyJob({"north"});
+  other.name = "other";
+  f.Step(ApplyJob{90, other, {}});
+  CHECK(f.StateOf("other") == v1::JOB_STATE_PENDING);
+  f.Step(CancelJob{91, "other", ""});
+  f.Step(CancelJob{92, "tiny", ""});
+  other.name = "third";
+  f.Step(ApplyJob{93, other, {}});
+  CHECK(f.StateOf("third") == v1::JOB_STATE_PROFILING);
   CHECK(f.broken == "");
 }
 

@@ -361,6 +361,29 @@ TEST_CASE("jobs that ask for the same wait for the same, in their order, whateve
   CHECK(f.broken == "");
 }
 
+TEST_CASE("of finished jobs the oldest is forgotten where too many are kept, and of others none") {
+  CoordinatorOptions options = Federation::DefaultOptions();
+  options.max_jobs = 4;
+  options.max_finished_jobs = 2;
+  Federation f(options);
+  const auto apply = [&](const std::string& name) {
+    JobSpec job = Federation::TinyJob({"north"});
+    job.name = name;
+    f.Step(ApplyJob{90, job, {}});
+    const std::vector<PersistNewJob> stored = f.Last<PersistNewJob>();
+    return stored.empty() ? "refused" : stored[0].forget;
+  };
+  CHECK(apply("first") == "");
+  f.Step(CancelJob{91, "first", ""});
+  CHECK(apply("second") == "");
+  CHECK(apply("third") == "");
+  f.Step(CancelJob{91, "third", ""});
+  CHECK(apply("fourth") == "first");
+  CHECK(apply("fifth") == "");
+  CHECK(apply("sixth") == "third");
+  CHECK(apply("seventh") == "refused");
+}
+
 TEST_CASE("a name can be used again when its job is over, and not before") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_RUNNING);

@@ -352,6 +352,7 @@ TEST_CASE("A file of several documents holds a job each, with errors at their li
   using Names = std::vector<std::string>;
   CHECK(names(first) == Names{"small"});
   CHECK(names("# jobs\n---\n" + first + "--- # the other\n\n" + second + "---\n# none\n") == Names{"small", "second"});
+  CHECK(names("---\n---\n" + first + "---\n# off: name\n---\n" + second) == Names{"small", "second"});
   CHECK(names("%YAML 1.2\n---\n" + first + "...\n---\n" + second + "---") == Names{"small", "second"});
 
   const std::string line = std::to_string(std::ranges::count(first, '\n') + 1);
