@@ -292,7 +292,7 @@ class Keeper {
     }
   }
 
-  // Where this cannot be told, it counts as there.
+  // False when the state folder is gone, or is another one. An error that does not tell counts as true.
   bool HasFolder() const {
     struct stat ours {};
     struct stat now {};

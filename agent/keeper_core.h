@@ -11,9 +11,8 @@
 //   - a worker that ends otherwise than by itself with code 0 leaves its memory to the next one of the same job on its
 //     device, for some time; one of another job never sees it;
 //   - memory of an ended worker is also held by the agent, and comes back with it to a keeper that has lost it;
-//   - a keeper that nobody needs leaves: without anything to keep, with exits alone that nobody has asked for in a
-//   while
-//     (the next keeper finds them in the table), or when its folder is gone, where nobody would find it;
+//   - a keeper leaves when nobody needs it: it keeps nothing; or it keeps exits alone, which the next keeper finds in
+//     the table, and no agent has asked for long; or its folder is gone, and nothing runs;
 //   - no request ends the keeper: what does not fit is logged and passed over.
 #pragma once
 

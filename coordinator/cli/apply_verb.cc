@@ -123,7 +123,7 @@ absl::StatusOr<int> ApplyAll(ControlClient& client, const std::vector<Request>& 
                                                               requests.size(), std::string(lost.message()))),
                         kExitUnreachable);
   }
-  if (is_table) {
+  if (is_table && !submitted.empty()) {
     PrintOut("{} submitted; list them with: geopipectl get jobs --server {}\n", Counted(std::ssize(submitted), "job"),
              common.server);
   }

@@ -221,6 +221,9 @@ TEST_CASE("keeper: it leaves exits that no agent asks for to the next one, as so
   CHECK(keeper.core().next_deadline_ns() == 2200 * kS);
   CHECK(keeper.At(2200 * kS, Tick{}) == Lines{"save 0+1", "leave"});
   CHECK(keeper.At(2300 * kS, Tick{}).empty());
+  keeper.At(2300 * kS, AgentConnected{2});  // while its table is written
+  keeper.At(2300 * kS, AgentLeft{2});
+  CHECK(keeper.At(2900 * kS, Tick{}) == Lines{"save 0+1", "leave"});
 }
 
 TEST_CASE("keeper: without its folder it leaves as soon as nothing runs and nobody asks") {
