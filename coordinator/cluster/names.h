@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "geopipe/v1/cluster.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
 
 namespace geopipe {
@@ -55,6 +56,15 @@ std::string DisplayNames(const Keys& keys) {
 inline std::string FormatSeconds(int64_t ns) { return fmt::format("{:.1f} s", static_cast<double>(ns) / 1e9); }
 
 inline WorkerKey KeyOf(const v1::WorkerId& id) { return {id.site(), id.node(), id.device()}; }
+
+inline NodeKey KeyOf(const v1::NodeName& name) { return {name.site(), name.node()}; }
+
+inline v1::NodeName ToProto(const NodeKey& node) {
+  v1::NodeName name;
+  name.set_site(node.site);
+  name.set_node(node.node);
+  return name;
+}
 
 inline v1::WorkerId MakeWorkerId(const WorkerKey& key, const std::string& job, uint64_t incarnation) {
   v1::WorkerId id;

@@ -250,7 +250,7 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
     unknown_.LeaveAlone(now, job);
   }
   job.past = std::move(job.run->told().iterations);
-  job.resumable = job.run->life().checkpoints.resumable;
+  job.checkpoints = job.run->life().checkpoints;
   job.last_worker = LastWorkerOf(job);
   jobs_.SetRun(job, nullptr);
   job.return_due = false;

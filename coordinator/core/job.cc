@@ -76,13 +76,6 @@ v1::RecoverySummary* OpenRecovery(Job& job) {
   return all.empty() || all.rbegin()->ended_unix_time_ns() != 0 ? nullptr : &*all.rbegin();
 }
 
-v1::NodeName ToProto(const NodeKey& node) {
-  v1::NodeName name;
-  name.set_site(node.site);
-  name.set_node(node.node);
-  return name;
-}
-
 v1::CheckpointSummary ToProto(const ListedCheckpoint& listed) {
   v1::CheckpointSummary summary;
   *summary.mutable_identity() = ToProto(listed.identity);
@@ -176,16 +169,16 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
   GP_ASSIGN_OR_RETURN(job->spec, ParseManifest(stored.detail.manifest()));
   GP_ASSIGN_OR_RETURN(job->options, FromProto(stored.detail.run()));
   for (const v1::NodeName& node : stored.record.home()) {
-    job->home.insert({node.site(), node.node()});
+    job->home.insert(KeyOf(node));
   }
   for (const v1::NodeName& node : stored.record.before()) {
-    job->before.insert({node.site(), node.node()});
+    job->before.insert(KeyOf(node));
   }
   job->closing = stored.record.closing();
   job->asks = AskedFor(job->spec, job->options);
   if (job->state() == v1::JOB_STATE_PENDING && job->has_trained()) {
     GP_RETURN_IF_ERROR(ListedOf(stored.detail).status());
-    GP_ASSIGN_OR_RETURN(job->resumable, FromProto(stored.record.resume_from()));
+    GP_ASSIGN_OR_RETURN(job->checkpoints, CheckpointList::Read(stored.record));
   }
   return job;
 }
@@ -353,8 +346,8 @@ JobLife::Earlier EarlierOf(const Job& job) {
   if (job.run != nullptr) {
     earlier.checkpoints = job.run->life().checkpoints;
   } else {
-    earlier.checkpoints = {.listed = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{}),
-                           .resumable = job.resumable};
+    earlier.checkpoints = job.checkpoints;
+    earlier.checkpoints.listed = ListedOf(job.detail).value_or(std::vector<ListedCheckpoint>{});
   }
   return earlier;
 }
@@ -369,7 +362,11 @@ v1::JobRecord RecordOf(const Job& job) {
     record.set_last_worker(LastWorkerOf(job));
     return record;
   }
-  record = job.run == nullptr ? v1::JobRecord() : job.run->life().Record();
+  if (job.run != nullptr) {
+    record = job.run->life().Record();
+  } else {
+    job.checkpoints.Write(record);
+  }
   record.set_last_worker(LastWorkerOf(job));
   record.set_closing(job.closing);
   for (const NodeKey& node : job.home) {

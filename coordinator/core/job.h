@@ -53,7 +53,7 @@ struct Job {
   std::string waiting_for;                    // what is missing
   int64_t again_at_ns = 0;                    // it does not begin (again) before
   int64_t links_by_ns = kNoDeadlineNs;        // until when it waits for its links to be probed
-  std::vector<CheckpointIdentity> resumable;  // of the run before
+  CheckpointList checkpoints;                 // of the run before, but those that the detail lists
 
   // --- Nodes, once it has a run. ---
   std::set<NodeKey> home;                 // of its runs

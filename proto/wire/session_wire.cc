@@ -71,6 +71,7 @@ absl::Status ValidatePrepared(const v1::PreparedReport& message) {
   GP_RETURN_IF_ERROR(CheckText("address", message.address(), wire::kMaxAddressBytes));
   GP_RETURN_IF_ERROR(CheckRange("threads", message.threads(), 0, kMaxThreads));
   GP_RETURN_IF_ERROR(CheckText("instructions", message.instructions(), wire::kMaxNameBytes));
+  GP_RETURN_IF_ERROR(CheckText("checkpoint_trouble", message.checkpoint_trouble(), wire::kMaxTextBytes));
   if (message.has_device()) {
     GP_RETURN_IF_ERROR(Under("device", ValidateVersions(message.device())));
   }
@@ -214,6 +215,7 @@ absl::Status ValidatePrepare(const v1::PrepareCommand& message) {
   if (message.has_from_checkpoint()) {
     GP_RETURN_IF_ERROR(Under("from_checkpoint", FromProto(message.from_checkpoint()).status()));
   }
+  GP_RETURN_IF_ERROR(CheckText("checkpoint_mark.id", message.checkpoint_mark().id(), wire::kMaxNameBytes));
   GP_RETURN_IF_ERROR(ValidateSources("file_sources", message.file_sources()));
   GP_RETURN_IF_ERROR(CheckText("exchange_secret", message.exchange_secret(), wire::kMaxNameBytes));
   if (!message.exchange_secret().empty() && std::ssize(message.exchange_secret()) < kMinSecretBytes) {
@@ -260,6 +262,7 @@ absl::Status ValidateProfileCommand(const v1::ProfileCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("memory_limit_bytes", message.memory_limit_bytes(), 0, wire::kMaxBytes));
   GP_RETURN_IF_ERROR(CheckRange("message_bytes", message.message_bytes(), 0, kMaxMessageBytes));
   GP_RETURN_IF_ERROR(CheckText("checkpoint_path", message.checkpoint_path(), wire::kMaxPathBytes));
+  GP_RETURN_IF_ERROR(CheckText("checkpoint_mark.id", message.checkpoint_mark().id(), wire::kMaxNameBytes));
   if (message.skip_compute()) {
     return absl::OkStatus();
   }

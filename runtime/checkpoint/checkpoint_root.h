@@ -1,30 +1,28 @@
-// The folder below which a job's checkpoints are, as one process of the job has found it. A file system that is
-// unmounted leaves an empty folder behind, which would take checkpoints until the disk below is full: such a folder is
-// refused.
+// The folder below which a job's checkpoints are on one node. A file system that is not mounted leaves an empty folder
+// behind, which would take checkpoints until the disk below is full, and hide them when it is mounted again. So the
+// folder bears a mark, a file with one line that names the job's work: a folder without it is not written.
 #pragma once
 
 #include <absl/status/status.h>
 
-#include <cstdint>
-#include <optional>
 #include <string>
 
 namespace geopipe {
 
-// One thread at a time.
-class CheckpointRoot {
- public:
-  explicit CheckpointRoot(std::string path) : path_(std::move(path)) {}
-
-  const std::string& path() const { return path_; }
-
-  // Checks that checkpoints can be written: the first time makes the folder with its parents, and a file in it; from
-  // then on the folder must stay on the same file system. Errors name the path, what is wrong and the remedy.
-  absl::Status Check();
-
- private:
-  std::string path_;
-  std::optional<uint64_t> file_system_;  // nullopt: not found good yet
+struct CheckpointMark {
+  std::string id;         // one line of text
+  bool expected = false;  // the folder has had it
 };
+
+inline constexpr char kCheckpointMarkFile[] = ".geopipe-checkpoints";
+
+// Checks that checkpoints can be written below `path`. Where the mark is expected the folder must bear it; else the
+// folder is made with its parents, and a file in it that goes again. Errors are the node's trouble and name the path,
+// what is wrong and the remedy.
+absl::Status CheckCheckpointRoot(const std::string& path, const CheckpointMark& mark);
+
+// The same, and gives the folder the mark where it is not expected: from then on it is. A folder that bears another
+// job's is taken over. Several ranks and nodes may mark the same one.
+absl::Status MarkCheckpointRoot(const std::string& path, CheckpointMark& mark);
 
 }  // namespace geopipe

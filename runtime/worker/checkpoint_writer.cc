@@ -68,13 +68,6 @@ void CheckpointWriter::Loop() {
   }
 }
 
-CheckpointRoot& CheckpointWriter::Root(const std::string& path) {
-  if (root_.path() != path) {
-    root_ = CheckpointRoot(path);
-  }
-  return root_;
-}
-
 void CheckpointWriter::Do(std::unique_ptr<RankSnapshot> snapshot) {
   CheckpointWritten written{.epoch = snapshot->context.epoch, .report = {}};
   written.report.set_rank(snapshot->context.rank);
@@ -94,7 +87,8 @@ absl::Status CheckpointWriter::WriteFiles(const RankSnapshot& snapshot, v1::Chec
   GP_RETURN_IF_ERROR(snapshot.copied.status());
   const CheckpointContext& context = snapshot.context;
   const std::string& path = context.job.checkpoint.path;
-  GP_RETURN_IF_ERROR(Root(path).Check());
+  CheckpointMark mark = context.mark;
+  GP_RETURN_IF_ERROR(MarkCheckpointRoot(path, mark));
   GP_ASSIGN_OR_RETURN(const std::string folder, BeginCheckpoint(path, snapshot.iteration));
   const std::string tag = CheckpointTag(context.incarnation, context.epoch);
   std::vector<FileEntry> files;
@@ -149,7 +143,8 @@ absl::Status CheckpointWriter::Complete(const Manifest& order) {
     GP_ASSIGN_OR_RETURN(FileEntry entry, FromProto(file));
     manifest.files.push_back(std::move(entry));
   }
-  GP_RETURN_IF_ERROR(Root(spec.path).Check());
+  CheckpointMark mark = context.mark;
+  GP_RETURN_IF_ERROR(MarkCheckpointRoot(spec.path, mark));
   // The ranks of this node have begun the folder; one that is gone holds none of their files.
   const std::string folder = CheckpointFolder(spec.path, manifest.next_iteration);
   GP_RETURN_IF_ERROR(WriteCheckpointManifest(folder, manifest));
@@ -158,8 +153,9 @@ absl::Status CheckpointWriter::Complete(const Manifest& order) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<v1::CheckpointIdentity>> CheckpointWriter::Find(const std::string& path) {
-  GP_RETURN_IF_ERROR(CheckpointRoot(path).Check());
+absl::StatusOr<std::vector<v1::CheckpointIdentity>> CheckpointWriter::Find(const std::string& path,
+                                                                             const CheckpointMark& mark) {
+  GP_RETURN_IF_ERROR(CheckCheckpointRoot(path, mark));
   GP_ASSIGN_OR_RETURN(const CheckpointList list, ListCheckpoints(path));
   std::vector<v1::CheckpointIdentity> found;
   for (const CheckpointList::Complete& complete : list.complete) {

@@ -31,6 +31,7 @@ struct CheckpointContext {
   uint64_t incarnation = 0;
   uint64_t epoch = 0;
   int32_t rank = 0;
+  CheckpointMark mark = {};
 
   bool wanted() const { return !job.checkpoint.path.empty(); }
 };
@@ -62,9 +63,8 @@ class CheckpointWriter {
   // Answered by ManifestWritten, after the snapshot that is being written.
   void WriteManifest(CheckpointContext context, v1::WriteManifestCommand command);
 
-  // Checks that checkpoints can be written below `path`, and lists those that are complete. Errors are one sentence.
-  // Any thread.
-  static absl::StatusOr<std::vector<v1::CheckpointIdentity>> Find(const std::string& path);
+  // CheckCheckpointRoot, and lists the checkpoints that are complete. Errors are one sentence. Any thread.
+  static absl::StatusOr<std::vector<v1::CheckpointIdentity>> Find(const std::string& path, const CheckpointMark& mark);
   // FailedPrecondition: the folder has a checkpoint that the run has written after `known_epoch`, the last one that the
   // coordinator knows: its store is older than the run. What cannot be read counts as nothing.
   static absl::Status CheckNoneLater(const std::string& path, uint64_t run_incarnation, uint64_t known_epoch);
@@ -82,13 +82,11 @@ class CheckpointWriter {
   absl::Status WriteFiles(const RankSnapshot& snapshot, v1::CheckpointReport& report);
   absl::Status Complete(const Manifest& order);
   static void RemoveOldOnes(const Manifest& order);
-  CheckpointRoot& Root(const std::string& path);
 
   Clock& clock_;
   const std::function<void(WorkerEvent)> post_;
   Inbox<Order> orders_;
   std::atomic<bool> stopped_ = false;
-  CheckpointRoot root_{""};  // writer's thread
   std::mutex mutex_;
   std::unique_ptr<RankSnapshot> free_;
   std::thread thread_;

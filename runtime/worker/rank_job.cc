@@ -388,7 +388,8 @@ CheckpointContext RankJob::checkpoint_context() const {
           .sequence_length = preparation_.plan.sequence_length,
           .incarnation = preparation_.run_incarnation,
           .epoch = preparation_.epoch,
-          .rank = preparation_.rank};
+          .rank = preparation_.rank,
+          .mark = preparation_.checkpoint_mark};
 }
 
 absl::Status RankJob::CopyState(RankSnapshot& snapshot) {

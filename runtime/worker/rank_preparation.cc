@@ -114,6 +114,8 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
   for (const v1::FileSource& source : command.file_sources()) {
     preparation.file_sources.push_back({.site = source.site(), .address = source.address()});
   }
+  preparation.checkpoint_mark = {.id = command.checkpoint_mark().id(),
+                                 .expected = command.checkpoint_mark().expected()};
   preparation.exchange_secret = command.exchange_secret();
   preparation.shapes.assign(command.shapes().begin(), command.shapes().end());
   GP_RETURN_IF_ERROR(CheckShapes(preparation));

@@ -17,6 +17,7 @@
 #include "optimizer/model/run_options.h"
 #include "optimizer/model/state_identity.h"
 #include "optimizer/schedule/schedule.h"
+#include "runtime/checkpoint/checkpoint_root.h"
 #include "runtime/checkpoint/exchange/checkpoint_fetcher.h"
 #include "runtime/model/parameters.h"
 
@@ -43,6 +44,7 @@ struct RankPreparation {
   int64_t given_state_bytes = 0;             // to a rank of the epoch, at most: the others wait for it
   std::vector<ExchangeSource> file_sources;  // whom to ask for files of it that are not here, in this order
   std::string exchange_secret;               // that workers prove to each other; empty: none exchange files
+  CheckpointMark checkpoint_mark;            // of the job's checkpoint.path
   std::string gpu_library;                   // of this worker (CanOpen in runtime/compute/open.h)
 
   StateIdentity state() const { return {.iteration = first_iteration, .epoch = state_epoch}; }

@@ -15,6 +15,7 @@
 #include "runtime/base/utf8.h"
 #include "runtime/checkpoint/checkpoint.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/checkpoint/checkpoint_root.h"
 #include "runtime/worker/supplied_state.h"
 
 namespace geopipe {
@@ -106,6 +107,8 @@ absl::Status Replicator::FetchAll(const Order& order, CheckpointFetcher& fetcher
     return absl::FailedPreconditionError(
         fmt::format("the job has no checkpoint before iteration {}; set checkpoint.path", order.command.iteration()));
   }
+  CheckpointMark mark = order.context.mark;
+  GP_RETURN_IF_ERROR(MarkCheckpointRoot(root, mark));
   GP_ASSIGN_OR_RETURN(const Checkpoint checkpoint, Checkpoint::Open(CheckpointFolder(root, order.command.iteration())));
   const CheckpointManifest& manifest = checkpoint.manifest();
   if (static_cast<uint64_t>(manifest.incarnation) != order.context.incarnation ||

@@ -14,6 +14,7 @@
 #include "runtime/base/log.h"
 #include "runtime/checkpoint/checkpoint_file.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
+#include "runtime/checkpoint/checkpoint_root.h"
 #include "runtime/checkpoint/checkpoint_units.h"
 
 namespace geopipe {
@@ -155,6 +156,9 @@ absl::StatusOr<std::unique_ptr<SuppliedState>> SuppliedState::Open(const RankPre
                              .stop = &stop,
                              .seed = RandomId()});
   const int64_t begin_ns = clock.NowNs();
+  if (preparation.checkpoint_mark.expected) {  // files may be fetched into it
+    GP_RETURN_IF_ERROR(CheckCheckpointRoot(preparation.job.checkpoint.path, preparation.checkpoint_mark));
+  }
   GP_ASSIGN_OR_RETURN(Checkpoint checkpoint, OpenWanted(preparation, fetcher));
   GP_RETURN_IF_ERROR(CheckFits(checkpoint, preparation));
   std::unique_ptr<SuppliedState> state(

@@ -16,6 +16,8 @@
 #include "runtime/backend/backend.h"
 #include "runtime/base/log.h"
 #include "runtime/base/thread_name.h"
+#include "runtime/base/utf8.h"
+#include "runtime/checkpoint/checkpoint_root.h"
 #include "runtime/compute/open.h"
 #include "runtime/manifest/job_manifest.h"
 #include "runtime/model/stage_profiler.h"
@@ -160,8 +162,10 @@ absl::StatusOr<v1::ProfileReport> Trainer::Profile(const v1::ProfileCommand& com
     *report.mutable_entry() = ToProto(entry);
   }
   if (!command.checkpoint_path().empty()) {
-    GP_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointIdentity> found,
-                        CheckpointWriter::Find(command.checkpoint_path()));
+    GP_ASSIGN_OR_RETURN(
+        const std::vector<v1::CheckpointIdentity> found,
+        CheckpointWriter::Find(command.checkpoint_path(), {.id = command.checkpoint_mark().id(),
+                                                           .expected = command.checkpoint_mark().expected()}));
     report.mutable_checkpoints()->Assign(found.begin(), found.end());
   }
   return report;
@@ -204,6 +208,10 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
       preparation.epoch - 1, from_own ? static_cast<uint64_t>(preparation.from_checkpoint->epoch) : uint64_t{0});
   GP_RETURN_IF_ERROR(
       CheckpointWriter::CheckNoneLater(preparation.job.checkpoint.path, preparation.run_incarnation, known_epoch));
+  absl::Status marked;
+  if (const std::string& path = preparation.job.checkpoint.path; !path.empty()) {
+    marked = MarkCheckpointRoot(path, preparation.checkpoint_mark);
+  }
   JoinExchange(preparation);  // first: others may wait for files of this node before they are prepared
   if (job_ != nullptr && job_->Serves(preparation) && job_->holds_state() && job_->state() == preparation.state()) {
     GP_RETURN_IF_ERROR(job_->NextEpoch(std::move(preparation), hooks_.open_transport));
@@ -222,6 +230,10 @@ absl::StatusOr<v1::PreparedReport> Trainer::Prepare(uint64_t epoch, const v1::Pr
   report.set_data_checksum(job_->fingerprint().checksum);
   report.set_validation_bytes(job_->validation_fingerprint().bytes);
   report.set_validation_checksum(job_->validation_fingerprint().checksum);
+  if (!marked.ok()) {  // training needs no checkpoint to go on
+    LogWarning("no checkpoint is written here: {}", std::string(marked.message()));
+    report.set_checkpoint_trouble(ToUtf8(std::string(marked.message())));
+  }
   LogInfo("prepared rank {} of epoch {} from iteration {}: {} bytes of memory in use", job_->rank(), epoch,
           job_->next_iteration(), job_->allocator().total().bytes);
   return report;

@@ -4,6 +4,9 @@
 #include <functional>
 #include <iterator>
 
+#include "optimizer/base/status_macros.h"
+#include "proto/wire/checkpoint_wire.h"
+
 namespace geopipe {
 namespace {
 
@@ -14,6 +17,25 @@ int64_t Protected(const std::vector<ListedCheckpoint>& listed, const CheckpointS
 }
 
 }  // namespace
+
+void CheckpointList::Write(v1::JobRecord& record) const {
+  for (const CheckpointIdentity& each : resumable) {
+    *record.add_resume_from() = ToProto(each);
+  }
+  record.set_checkpoint_mark(mark);
+  for (const NodeKey& node : marked) {
+    *record.add_marked() = ToProto(node);
+  }
+}
+
+absl::StatusOr<CheckpointList> CheckpointList::Read(const v1::JobRecord& record) {
+  CheckpointList list;
+  GP_ASSIGN_OR_RETURN(list.resumable, FromProto(record.resume_from()));
+  list.mark = record.checkpoint_mark();
+  std::ranges::transform(record.marked(), std::inserter(list.marked, list.marked.end()),
+                         [](const v1::NodeName& node) { return KeyOf(node); });
+  return list;
+}
 
 std::vector<CheckpointIdentity> CheckpointList::Kept() const {
   std::vector<CheckpointIdentity> kept;

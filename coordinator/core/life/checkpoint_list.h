@@ -1,13 +1,17 @@
 // The checkpoints that a job can go on from.
 #pragma once
 
+#include <absl/status/statusor.h>
+
 #include <cstdint>
 #include <map>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "coordinator/cluster/names.h"
 #include "coordinator/core/run/run_checkpoints.h"
+#include "geopipe/v1/job_record.pb.h"
 #include "optimizer/model/checkpoint_identity.h"
 #include "optimizer/model/job_spec.h"
 
@@ -19,6 +23,14 @@ struct CheckpointList {
   std::vector<ListedCheckpoint> listed;
   // The job was applied to go on from these, oldest first; its first run uses them as long as it has listed none.
   std::vector<CheckpointIdentity> resumable;
+  // Names the job's folders of checkpoints, the same in all its runs (CheckpointMark), and the nodes whose folder bears
+  // it.
+  std::string mark = {};
+  std::set<NodeKey> marked = {};
+
+  // Writes and reads what the record has of it: all but `listed`, which are in the job's detail. DataLoss.
+  void Write(v1::JobRecord& record) const;
+  static absl::StatusOr<CheckpointList> Read(const v1::JobRecord& record);
 
   // The first iteration of the job as it was applied.
   int64_t FirstIteration() const { return resumable.empty() ? 0 : resumable.back().iteration; }

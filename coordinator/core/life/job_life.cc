@@ -25,6 +25,7 @@ JobLife::JobLife(JobSpec job_spec, RunOptions options, Allocation devices, uint6
       allocation(std::move(devices)),
       incarnation(run_incarnation),
       choices(job) {
+  SetCheckpoints({});
   uint64_t number = incarnation;
   for (const WorkerKey& worker : allocation.workers()) {
     posts[worker].incarnation = ++number;
@@ -43,10 +44,18 @@ bool JobLife::Earlier::CanGoOnAt(const std::set<NodeKey>& nodes) const {
 void JobLife::GoOnFrom(Earlier earlier) {
   epochs_before = earlier.epochs;
   last_worker_before = earlier.last_worker;
-  checkpoints = std::move(earlier.checkpoints);
+  SetCheckpoints(std::move(earlier.checkpoints));
   may_go_back = true;  // also to the state behind the last iteration, where nothing is left to do but to end
   must_find_state = earlier.told || !checkpoints.Kept().empty();
   Choose(earlier.micro_batch_size, earlier.sequence_length);
+}
+
+// A list that was stored by an older version has no mark.
+void JobLife::SetCheckpoints(CheckpointList list) {
+  checkpoints = std::move(list);
+  if (checkpoints.mark.empty()) {
+    checkpoints.mark = fmt::format("{}-{:x}", job.name, incarnation);
+  }
 }
 
 void JobLife::Choose(int64_t micro_batch_size, int64_t sequence_length) {
@@ -183,9 +192,7 @@ v1::JobRecord JobLife::Record() const {
   record.set_epochs_before(epochs_before);
   record.set_progressed(progressed);
   record.set_outrun(outrun);
-  for (const CheckpointIdentity& each : checkpoints.resumable) {
-    *record.add_resume_from() = ToProto(each);
-  }
+  checkpoints.Write(record);
   for (const AllocatedSite& site : allocation.sites) {
     v1::RecordedSite& recorded = *record.add_sites();
     recorded.set_name(site.name);
@@ -266,7 +273,8 @@ absl::StatusOr<JobLife> JobLife::Restore(const JobSpec& job, const RunOptions& r
       life.nodes.insert(key.node_key());
     }
   }
-  GP_ASSIGN_OR_RETURN(life.checkpoints.resumable, FromProto(record.resume_from()));
+  GP_ASSIGN_OR_RETURN(CheckpointList checkpoints, CheckpointList::Read(record));
+  life.SetCheckpoints(std::move(checkpoints));
   GP_ASSIGN_OR_RETURN(life.checkpoints.listed, ListedOf(detail));
   GP_ASSIGN_OR_RETURN(life.profile, FromProto(detail.profile()));
   if (life.epochs_before > 0) {

@@ -126,6 +126,7 @@ struct JobLife {
   bool outrun = false;              // the store was older than the run: people choose where it goes on from
 
  private:
+  void SetCheckpoints(CheckpointList list);
   void Choose(int64_t micro_batch_size, int64_t sequence_length);
   absl::Status RestorePlan(const v1::JobDetail& detail);
   absl::Status RestoreEpoch(const v1::RecordedEpoch& recorded);

@@ -14,12 +14,20 @@ namespace {
 
 constexpr size_t kMaxReasonBytes = 8192;
 
+v1::CheckpointMark MarkFor(const CheckpointList& checkpoints, const WorkerKey& worker) {
+  v1::CheckpointMark mark;
+  mark.set_id(checkpoints.mark);
+  mark.set_expected(checkpoints.marked.contains(worker.node_key()));
+  return mark;
+}
+
 v1::WorkerCommand ProfileOrder(const Situation& s, const WorkerKey& worker) {
   v1::WorkerCommand command;
   v1::ProfileCommand& profile = *command.mutable_profile();
   profile = ProfileMessage(s.life.job, s.life.run.backend, s.crew.rounds.round(), s.crew.rounds.candidate());
   if (s.crew.rounds.round() == 0) {
     profile.set_checkpoint_path(s.life.job.checkpoint.path);
+    *profile.mutable_checkpoint_mark() = MarkFor(s.life.checkpoints, worker);
   }
   profile.set_memory_limit_bytes(s.life.NodeOf(worker.node_key()).spec.device().memory_bytes());
   return command;
@@ -73,6 +81,7 @@ v1::WorkerCommand PrepareOrder(const Situation& s, int32_t rank, const LinkTable
   }
   prepare.set_exchange_secret(epoch.secret);
   const WorkerKey& member = s.life.members[rank];
+  *prepare.mutable_checkpoint_mark() = MarkFor(s.life.checkpoints, member);
   AddFileSources(s.life, member, prepare);
   prepare.set_run_incarnation(s.life.incarnation);
   const v1::NodeSpec& node = s.life.NodeOf(member.node_key()).spec;

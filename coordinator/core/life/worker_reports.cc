@@ -47,10 +47,7 @@ Reaction WorkerReports::OnReport(const WorkerKey& key, const v1::WorkerReport& r
       return {};
     case v1::WorkerReport::kPrepared:
     case v1::WorkerReport::kCommitted:
-      if (of_epoch) {
-        OnAnswer(worker, report);
-      }
-      return {};
+      return of_epoch ? OnAnswer(worker, report) : Reaction{};
     case v1::WorkerReport::kFailure:
       // A failure in an older epoch is no news, except from a worker that cannot go on at all, which reports it with
       // whichever epoch it knows.
@@ -158,16 +155,23 @@ void WorkerReports::TakeFoundCheckpoints() {
   }
 }
 
-void WorkerReports::OnAnswer(WorkerFacts& worker, const v1::WorkerReport& report) {
+Reaction WorkerReports::OnAnswer(WorkerFacts& worker, const v1::WorkerReport& report) {
   const bool is_prepared = report.has_prepared();
   const bool is_deploying = life_.state == v1::JOB_STATE_DEPLOYING;
   if (is_prepared || is_deploying) {
     worker.Advance(life_.epoch->number, is_prepared ? v1::WORKER_PHASE_PREPARED : v1::WORKER_PHASE_TRAINING);
   }
   if (!is_deploying) {
-    return;
+    return {};
   }
   const WorkerKey& key = worker.worker.worker;
+  Reaction reaction;
+  if (const std::string& trouble = report.prepared().checkpoint_trouble(); !trouble.empty()) {
+    reaction.checkpoint_trouble =
+        fmt::format("worker {} (site {}) writes no checkpoint: {}", DisplayName(key), key.site, ToUtf8(trouble));
+  } else if (is_prepared && !life_.job.checkpoint.path.empty()) {
+    life_.checkpoints.marked.insert(key.node_key());  // durable with the epoch's commit
+  }
   const absl::StatusOr<bool> all = is_prepared ? crew_.rollout.OnPrepared(key, report.epoch(), report.prepared())
                                                : crew_.rollout.OnCommitted(key, report.epoch(), report.committed());
   if (!all.ok()) {
@@ -175,6 +179,7 @@ void WorkerReports::OnAnswer(WorkerFacts& worker, const v1::WorkerReport& report
   } else if (*all && is_prepared) {
     crew_.BeginPhase(now_ns_);
   }
+  return reaction;
 }
 
 // --- Iterations ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class WorkerReports : public Hearing {
   void OnHello(WorkerFacts& worker, const v1::WorkerHello& hello, const std::string& version);
   void OnProfile(const WorkerKey& key, const v1::ProfileReport& report);
   void TakeFoundCheckpoints();
-  void OnAnswer(WorkerFacts& worker, const v1::WorkerReport& report);
+  Reaction OnAnswer(WorkerFacts& worker, const v1::WorkerReport& report);
   Reaction OnIteration(WorkerFacts& worker, const v1::IterationReport& report);
   void OnEvaluation(const WorkerKey& key, const v1::EvaluationReport& report);
   Reaction OnFinished(WorkerFacts& worker, const v1::FinishedReport& report);

@@ -38,13 +38,13 @@ absl::StatusOr<std::vector<ListedCheckpoint>> ListedOf(const v1::JobDetail& deta
     for (const v1::CheckpointPart& part : summary.parts()) {
       ListedCheckpoint::Holders& holders = each.parts.emplace_back();
       for (const v1::NodeName& node : part.holders()) {
-        holders.push_back({node.site(), node.node()});
+        holders.push_back(KeyOf(node));
       }
     }
     for (const v1::NodeNames& names : summary.unreadable_at()) {
       std::set<NodeKey>& nodes = each.unreadable_at.emplace_back();
       for (const v1::NodeName& node : names.nodes()) {
-        nodes.insert({node.site(), node.node()});
+        nodes.insert(KeyOf(node));
       }
     }
   }

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "proto/wire/session_wire.h"
+#include "runtime/base/files.h"
 #include "runtime/checkpoint/checkpoint_folders.h"
 #include "runtime/checkpoint/checkpoint_units.h"
 #include "runtime/checkpoint/export/hf_export.h"
@@ -56,12 +57,15 @@ class Run {
       : job_(std::move(job)),
         pipeline_ranks_(pipeline_ranks),
         ranks_(static_cast<int32_t>(pipeline_ranks * job_.parallelism.data * job_.parallelism.tensor)),
-        cluster_(ranks_) {}
+        cluster_(ranks_) {
+    mark.set_id("job-5");
+  }
 
   // Says what the worker could not do; empty when it is prepared.
   std::string Prepare(int32_t rank, std::optional<v1::CheckpointIdentity> from = std::nullopt) {
     v1::WorkerCommand command = PrepareCommandFor(job_, {}, pipeline_ranks_, rank);
     command.mutable_prepare()->set_run_incarnation(run_incarnation);
+    *command.mutable_prepare()->mutable_checkpoint_mark() = mark;
     if (from.has_value()) {
       command.mutable_prepare()->set_first_iteration(from->iteration());
       *command.mutable_prepare()->mutable_from_checkpoint() = *from;
@@ -142,6 +146,7 @@ class Run {
   FakeCluster& cluster() { return cluster_; }
 
   uint64_t run_incarnation = kIncarnation;
+  v1::CheckpointMark mark;
 
  private:
   const JobSpec job_;
@@ -323,13 +328,58 @@ TEST_CASE("a checkpoint that is asked for comes with the iteration, or at once w
   run.Commit(0, kEnd);
   run.AwaitFinished();
   run.AwaitCheckpoint(0, kEnd);
-  std::filesystem::remove_all(folder.root);
-  std::filesystem::create_directory(folder.root);
+  std::filesystem::remove_all(CheckpointFolder(folder.root, kEnd));
   run.Checkpoint(0, kEnd);
   run.Checkpoint(0, 4);
   CHECK(run.AwaitCheckpoint(0, 4).error() == "rank 0 holds the state before iteration 10, not 4");
   CHECK(run.Complete(kEnd).empty());
   CHECK(VerifyCheckpoint(CheckpointFolder(folder.root, kEnd))->empty());
+}
+
+// A file system that is not mounted looks like this: its folder is there, and empty.
+TEST_CASE("nothing is written where the folder of checkpoints does not bear the job's mark") {
+  const Folder folder;
+  const std::string mounted = folder.root + ".mounted";
+  const auto unmount = [&] {
+    std::filesystem::rename(folder.root, mounted);
+    std::filesystem::create_directory(folder.root);
+  };
+  const auto mount = [&] {
+    std::filesystem::remove(folder.root);  // fails where something was written into it
+    std::filesystem::rename(mounted, folder.root);
+  };
+  {
+    Run run(folder.Job(/*every=*/0), 1);
+    run.PrepareAll();
+    CHECK(*ReadFile(folder.root + "/.geopipe-checkpoints", 100) == "job-5\n");
+    unmount();
+    run.Commit(0, kEnd);
+    run.AwaitFinished();
+    CHECK_THAT(run.AwaitCheckpoint(0, kEnd).error(), Catch::Contains("mount its file system"));
+    mount();
+    run.Checkpoint(0, kEnd);
+    run.cluster().Await(0, [](const v1::WorkerReport& report) { return report.checkpoint().files_size() > 0; });
+  }
+  unmount();
+  Run run(folder.Job(/*every=*/0), 1);
+  run.mark.set_expected(true);
+  SECTION("by a worker that is started again, which trains") {
+    run.PrepareAll();
+    const v1::WorkerReport prepared =
+        run.cluster().Await(0, [](const v1::WorkerReport& report) { return report.has_prepared(); });
+    CHECK_THAT(prepared.prepared().checkpoint_trouble(), Catch::Contains("lacks the file .geopipe-checkpoints"));
+    run.Commit(0, kEnd);
+    run.AwaitFinished();
+    CHECK_THAT(run.AwaitCheckpoint(0, kEnd).error(), Catch::Contains("mount its file system"));
+  }
+  SECTION("and no file is fetched into it") {
+    CHECK_THAT(run.Prepare(0, Identity(kEnd)), Catch::Contains("mount its file system"));
+    const v1::WorkerReport failed =
+        run.cluster().Await(0, [](const v1::WorkerReport& report) { return report.has_failure(); });
+    CHECK(failed.failure().of_node());
+    CHECK_FALSE(failed.failure().has_unreadable());
+  }
+  mount();
 }
 
 TEST_CASE("a checkpoint that is asked for beyond the end of the epoch is told to be missing when that has ended") {
