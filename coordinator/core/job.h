@@ -49,11 +49,11 @@ struct Job {
   std::unique_ptr<JobRun> run;  // from PROFILING until a final state, or until the job goes on elsewhere
 
   // --- While PENDING. ---
-  std::string asks;                           // what decides which devices it gets at first (AskedFor)
-  std::string waiting_for;                    // what is missing
-  int64_t again_at_ns = 0;                    // it does not begin (again) before
-  int64_t links_by_ns = kNoDeadlineNs;        // until when it waits for its links to be probed
-  CheckpointList checkpoints;                 // of the run before, but those that the detail lists
+  std::string asks;                     // what decides which devices it gets at first (AskedFor)
+  std::string waiting_for;              // what is missing
+  int64_t again_at_ns = 0;              // it does not begin (again) before
+  int64_t links_by_ns = kNoDeadlineNs;  // until when it waits for its links to be probed
+  CheckpointList checkpoints;           // of the run before, but those that the detail lists
 
   // --- Nodes, once it has a run. ---
   std::set<NodeKey> home;                 // of its runs

@@ -21,18 +21,20 @@ std::string MarkPath(const std::string& path) { return path + "/" + kCheckpointM
 absl::Status CheckMark(const std::string& path, const std::string& id) {
   const absl::StatusOr<std::string> found = ReadFile(MarkPath(path), kMaxMarkBytes);
   if (absl::IsNotFound(found.status())) {
-    return OfNode(absl::NotFoundError(fmt::format(
-        "{}: the folder of checkpoints lacks the file {} that this job has put there; mount its file system, or if this "
-        "is a new disk, write \"{}\" into that file",
-        path, kCheckpointMarkFile, id)));
+    return OfNode(
+        absl::NotFoundError(fmt::format("{}: the folder of checkpoints lacks the file {} that this job has put there; "
+                                        "mount its file system, or if this "
+                                        "is a new disk, write \"{}\" into that file",
+                                        path, kCheckpointMarkFile, id)));
   }
   GP_RETURN_IF_ERROR(found.status());
   const std::string line(absl::StripSuffix(*found, "\n"));
-  return line == id ? absl::OkStatus()
-                    : OfNode(absl::FailedPreconditionError(fmt::format(
-                          "{}: is the folder of the checkpoints of {} and not of {}, as its file {} says; mount the file "
-                          "system of this job, and give each job a folder of its own",
-                          path, ToUtf8(line), id, kCheckpointMarkFile)));
+  return line == id
+             ? absl::OkStatus()
+             : OfNode(absl::FailedPreconditionError(fmt::format(
+                   "{}: is the folder of the checkpoints of {} and not of {}, as its file {} says; mount the file "
+                   "system of this job, and give each job a folder of its own",
+                   path, ToUtf8(line), id, kCheckpointMarkFile)));
 }
 
 absl::Status MakeRoot(const std::string& path) {

@@ -154,7 +154,7 @@ absl::Status CheckpointWriter::Complete(const Manifest& order) {
 }
 
 absl::StatusOr<std::vector<v1::CheckpointIdentity>> CheckpointWriter::Find(const std::string& path,
-                                                                             const CheckpointMark& mark) {
+                                                                           const CheckpointMark& mark) {
   GP_RETURN_IF_ERROR(CheckCheckpointRoot(path, mark));
   GP_ASSIGN_OR_RETURN(const CheckpointList list, ListCheckpoints(path));
   std::vector<v1::CheckpointIdentity> found;

@@ -49,7 +49,7 @@ TEST_CASE("a folder without the mark that it should bear is not written, and not
     CHECK(std::filesystem::exists(root) == is_there);
   }
   CHECK(std::filesystem::is_empty(root));
-  // What the sentence advises, with an editor or without a last newline.
+  // An operator does what the sentence advises, with or without a last newline.
   for (const std::string line : {"a-1f\n", "a-1f"}) {
     REQUIRE(WriteFileAtomically(root + "/" + kCheckpointMarkFile, line).ok());
     CHECK(CheckCheckpointRoot(root, mark).ok());
