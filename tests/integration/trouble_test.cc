@@ -4,6 +4,7 @@
 #include <catch2/catch.hpp>
 #include <csignal>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -85,6 +86,45 @@ TEST_CASE("starts that fail for a while, by a missing program or a table that ca
     CHECK(recovery.source() == "memory");
     CHECK(std::ranges::count_if(recovery.workers(), [](const auto& lost) { return !lost.of_node(); }) == 1);
   }
+}
+
+// The folder of a file system that is not mounted is there, and empty. A worker that is started meanwhile has never
+// seen another.
+TEST_CASE("checkpoints are not written below a mount that is away, and go on when it is back") {
+  constexpr int64_t kIterations = 120;
+  const auto federation = Required(ProcessFederation::Start({}));
+  CheckOk(SubmitMoving(*federation, "troubled", kIterations, /*every=*/2, /*replicate=*/0, 30 * kSecond));
+  const fs::path folder = federation->disk() / "checkpoints";
+  const fs::path away = federation->disk() / "away";
+  const auto await = [&](const std::string& what, const std::function<bool(const v1::JobDetail&)>& is_so) {
+    CheckOk(AwaitNs(what, kTroubleLimitNs, [&]() -> absl::StatusOr<bool> {
+              const auto detail = federation->control().GetJob("troubled");
+              return detail.ok() ? absl::StatusOr<bool>(is_so(*detail)) : detail.status();
+            }).status());
+  };
+  await("a checkpoint", [](const v1::JobDetail& detail) { return detail.checkpoints_size() > 0; });
+  fs::rename(folder, away);
+  fs::create_directory(folder);
+  federation->Signal(federation->WorkerOf(1)->pid, SIGKILL);
+  await("the job to train again", [](const v1::JobDetail& detail) {
+    return detail.recoveries_size() == 1 && detail.recoveries(0).ended_unix_time_ns() > 0;
+  });
+  await("a checkpoint that comes to nothing", [](const v1::JobDetail& detail) {
+    return detail.checkpoint_trouble().find("lacks the file .geopipe-checkpoints") != std::string::npos &&
+           detail.checkpoint_trouble().starts_with("no checkpoint of iteration ");
+  });
+  CHECK(fs::is_empty(folder));
+  const auto before = federation->control().GetJob("troubled");
+  CheckOk(before.status());
+  fs::rename(away, folder);  // fails where anything is in it
+  await("a checkpoint after it", [&](const v1::JobDetail& detail) {
+    return detail.checkpoints().rbegin()->identity().iteration() >
+           before->checkpoints().rbegin()->identity().iteration();
+  });
+  const auto detail = federation->control().GetJob("troubled");
+  CheckOk(detail.status());
+  CHECK(detail->checkpoint_trouble() == "");
+  CHECK(detail->recoveries(0).source() == "memory");
 }
 
 TEST_CASE("a keeper that is stopped is followed by another within seconds, and its worker's states are kept") {

@@ -146,6 +146,92 @@ TEST_CASE("a node that has lost its disk has no part of a checkpoint any more") 
   CHECK(f.broken == "");
 }
 
+// Answers the preparation of all ranks; that at `troubled` finds its folder without the mark.
+void PrepareMarked(Federation& f, uint64_t epoch, const std::string& troubled = "") {
+  for (size_t rank = 0; rank < f.sites.size(); ++rank) {
+    v1::WorkerReport report = PreparedReportOf(static_cast<int32_t>(rank), epoch);
+    report.mutable_prepared()->set_checkpoint_trouble(f.sites[rank] == troubled ? "/ckpt: lacks a file" : "");
+    f.Answer(f.sites[rank], report);
+  }
+}
+
+// Site, and whether its folder of checkpoints must have the mark of the job; all are given the same one.
+std::map<std::string, bool> ExpectedMarks(Federation& f) {
+  std::map<std::string, bool> expected;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    const v1::RelayedCommand& relayed = send.message.command();
+    if (relayed.command().has_prepare() || relayed.command().has_profile()) {
+      const v1::CheckpointMark& mark = relayed.command().has_prepare() ? relayed.command().prepare().checkpoint_mark()
+                                                                       : relayed.command().profile().checkpoint_mark();
+      CHECK(mark.id() == "tiny-3e9");
+      expected[relayed.worker().site()] = mark.expected();
+    }
+  }
+  return expected;
+}
+
+TEST_CASE("the folders of a job's checkpoints have one mark in all its runs, and must have it once they had it") {
+  using Marks = std::map<std::string, bool>;
+  Federation f = Made();
+  f.DriveTo(v1::JOB_STATE_PLANNING);
+  f.PlanNow();
+  CHECK(ExpectedMarks(f) == Marks{{"east", false}, {"north", false}, {"west", false}});
+  PrepareMarked(f, 1, "west");
+  CHECK(f.DetailOf("tiny").checkpoint_trouble() ==
+        "worker west/n0/0 (site west) writes no checkpoint: /ckpt: lacks a file");
+  f.CommitAll();
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  Save(f, 1, 1);
+  CHECK(f.DetailOf("tiny").checkpoint_trouble() == "");
+  CopyAll(f, 1, 1);
+  f.IterateAll(1);
+
+  Federation later(NextLife(Federation::RecoveringOptions()), f.Stored());
+  later.job = f.job;
+  ReturnAll(later, StateOf(v1::WORKER_PHASE_TRAINING, 1, 2));
+  REQUIRE(later.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  Lose(later, "east");
+  later.RunFor(16 * kSecond);
+  REQUIRE(later.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  FindListed(later);
+  later.job.search.micro_batch_size = {1};
+  later.HelloAll();
+  CHECK(ExpectedMarks(later) == Marks{{"north", true}, {"west", false}});
+  later.ProfileAll();
+  later.PlanNow();
+  CHECK(ExpectedMarks(later) == Marks{{"north", true}, {"west", false}});
+  PrepareMarked(later, 2);
+  later.CommitAll();
+  REQUIRE(later.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  const v1::JobRecord record = later.Stored().jobs[0].record;
+  CHECK(record.checkpoint_mark() == "tiny-3e9");
+  CHECK(record.marked_size() == 3);
+  CHECK(later.broken == "");
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("what a job goes on from outlives a coordinator that ends while the job waits for nodes") {
+  Federation f = Made();
+  RunSaved(f);
+  Lose(f, "east");
+  f.RunFor(16 * kSecond);
+  ProfileAgain(f);
+  StartPlanning request = f.planning.back();
+  std::erase_if(request.input.cluster.sites, [](const SiteSpec& site) { return site.name != "west"; });
+  f.Step(PlannerDone{request.job, request.incarnation, Federation::PlanFor(request.input), "secret"});
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  Federation later(NextLife(Federation::RecoveringOptions()), f.Stored());
+  for (const std::string site : {"north", "east", "west"}) {
+    later.Register(site, 2);
+  }
+  later.RunFor(kSecond);
+  REQUIRE(later.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  later.HelloAll();
+  CHECK(ExpectedMarks(later) == std::map<std::string, bool>{{"east", true}, {"north", true}, {"west", true}});
+  CHECK(later.broken == "");
+}
+
 TEST_CASE("a checkpoint that is large has its time to be read") {
   Federation f = Made();
   RunSaved(f);
