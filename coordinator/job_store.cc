@@ -21,7 +21,7 @@
 namespace geopipe {
 namespace {
 
-constexpr int64_t kSchemaVersion = 6;
+constexpr int64_t kSchemaVersion = 7;
 constexpr int64_t kOldestSchemaVersion = 2;
 constexpr int64_t kApplicationId = 0x67656f70;  // "geop"; what file(1) and we know our databases by
 constexpr uint64_t kIncarnationsApart = uint64_t{1} << 32;
@@ -76,6 +76,16 @@ constexpr const char* kAddFederation = R"sql(
   UPDATE schema_version SET version = 6;
 )sql";
 
+// Seals the messages of schema 6.
+constexpr const char* kAddSeals = R"sql(
+  UPDATE jobs SET run = sealed(run, manifest), outcome = sealed(outcome, name), record = sealed(record, name);
+  UPDATE iterations SET summary = sealed(summary, job, iteration);
+  UPDATE partial_reports SET report = sealed(report, job, iteration, rank);
+  UPDATE timelines SET timeline = sealed(timeline, job, iteration);
+  UPDATE links SET value = sealed(value, from_site, to_site);
+  UPDATE schema_version SET version = 7;
+)sql";
+
 constexpr size_t kMaxBackupBytes = size_t{4} << 30;
 
 // "20261129T024700Z".
@@ -87,8 +97,46 @@ std::string UtcStamp(int64_t unix_ns) {
                      parts.tm_hour, parts.tm_min, parts.tm_sec);
 }
 
-std::string ChecksumText(std::string_view content) {
-  return fmt::format("{:08x}", Crc32c(std::as_bytes(std::span(content.data(), content.size()))));
+std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
+
+std::string ChecksumText(std::string_view content) { return fmt::format("{:08x}", Crc32c(BytesOf(content))); }
+
+// The seal of a message: 4 bytes behind it, CRC-32C of it and of what its row is found by, the lowest byte first.
+constexpr size_t kSealBytes = 4;
+
+std::string SealOf(std::string_view message, std::span<const std::string> key) {
+  uint32_t crc = Crc32c(BytesOf(message));
+  for (const std::string& part : key) {
+    crc = Crc32c(BytesOf(part), crc);
+  }
+  std::string seal;
+  for (size_t i = 0; i < kSealBytes; ++i) {
+    seal.push_back(static_cast<char>(crc >> (8 * i)));
+  }
+  return seal;
+}
+
+// The SQL function sealed(message, key, ...): the message with its seal.
+void Sealed(sqlite3_context* context, int count, sqlite3_value** values) {
+  const auto text = [&](int i) {
+    const void* bytes = sqlite3_value_blob(values[i]);
+    return std::string(static_cast<const char*>(bytes == nullptr ? "" : bytes),
+                       static_cast<size_t>(sqlite3_value_bytes(values[i])));
+  };
+  std::string sealed = text(0);
+  std::vector<std::string> key;
+  for (int i = 1; i < count; ++i) {
+    key.push_back(text(i));
+  }
+  sealed += SealOf(sealed, key);
+  sqlite3_result_blob64(context, sealed.data(), sealed.size(), SQLITE_TRANSIENT);
+}
+
+// Reads a sealed message; false when it is damaged.
+bool Unseal(std::string_view sealed, const std::vector<std::string>& key, google::protobuf::MessageLite& message) {
+  const size_t bytes = sealed.size() - std::min(sealed.size(), kSealBytes);
+  return sealed.substr(bytes) == SealOf(sealed.substr(0, bytes), key) &&
+         message.ParseFromArray(sealed.data(), static_cast<int>(bytes));
 }
 
 struct Closer {
@@ -274,6 +322,8 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
     GP_RETURN_IF_ERROR(Execute(
         fmt::format("PRAGMA max_page_count={}", std::max<int64_t>(1, options.max_bytes / kPageBytes)), "opened"));
   }
+  GP_CHECK(sqlite3_create_function_v2(db_.get(), "sealed", -1, SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_DIRECTONLY,
+                                      nullptr, Sealed, nullptr, nullptr, nullptr) == SQLITE_OK);
   GP_RETURN_IF_ERROR(CheckSchema());
   GP_ASSIGN_OR_RETURN(begin_, Compile("BEGIN IMMEDIATE"));
   GP_ASSIGN_OR_RETURN(commit_, Compile("COMMIT"));
@@ -284,25 +334,31 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
                       Compile("SELECT state, unix_time_ns, cause FROM transitions WHERE job = ? ORDER BY seq"));
   GP_ASSIGN_OR_RETURN(delete_job_, Compile("DELETE FROM jobs WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(insert_job_, Compile("INSERT INTO jobs VALUES (?1, (SELECT IFNULL(MAX(submitted), 0) + 1 FROM "
-                                           "jobs), ?2, ?3, ?4, ?5, ?6) ON CONFLICT (name) DO UPDATE SET "
-                                           "submitted = excluded.submitted, state = ?2, manifest = ?3, run = ?4, "
-                                           "outcome = ?5, record = ?6"));
+                                           "jobs), ?2, ?3, sealed(?4, ?3), sealed(?5, ?1), sealed(?6, ?1)) "
+                                           "ON CONFLICT (name) DO UPDATE SET "
+                                           "submitted = excluded.submitted, state = ?2, manifest = ?3, "
+                                           "run = excluded.run, outcome = excluded.outcome, record = excluded.record"));
   GP_ASSIGN_OR_RETURN(insert_transition_, Compile("INSERT INTO transitions VALUES (?, ?, ?, ?, ?)"));
   GP_ASSIGN_OR_RETURN(update_state_, Compile("UPDATE jobs SET state = ? WHERE name = ?"));
-  GP_ASSIGN_OR_RETURN(update_outcome_, Compile("UPDATE jobs SET outcome = ? WHERE name = ?"));
-  GP_ASSIGN_OR_RETURN(update_record_, Compile("UPDATE jobs SET record = ? WHERE name = ?"));
-  GP_ASSIGN_OR_RETURN(insert_iteration_, Compile("INSERT OR IGNORE INTO iterations VALUES (?, ?, ?)"));
-  GP_ASSIGN_OR_RETURN(insert_partial_, Compile("INSERT OR REPLACE INTO partial_reports VALUES (?, ?, ?, ?)"));
+  GP_ASSIGN_OR_RETURN(update_outcome_, Compile("UPDATE jobs SET outcome = sealed(?1, ?2) WHERE name = ?2"));
+  GP_ASSIGN_OR_RETURN(update_record_, Compile("UPDATE jobs SET record = sealed(?1, ?2) WHERE name = ?2"));
+  GP_ASSIGN_OR_RETURN(insert_iteration_,
+                      Compile("INSERT OR IGNORE INTO iterations VALUES (?1, ?2, sealed(?3, ?1, ?2))"));
+  GP_ASSIGN_OR_RETURN(insert_partial_,
+                      Compile("INSERT OR REPLACE INTO partial_reports VALUES (?1, ?2, ?3, sealed(?4, ?1, ?2, ?3))"));
   GP_ASSIGN_OR_RETURN(delete_partial_, Compile("DELETE FROM partial_reports WHERE job = ? AND iteration <= ?"));
   GP_ASSIGN_OR_RETURN(delete_old_iterations_, Compile("DELETE FROM iterations WHERE job = ? AND iteration <= ?"));
   GP_ASSIGN_OR_RETURN(select_iterations_,
                       Compile("SELECT iteration, summary FROM iterations WHERE job = ? ORDER BY iteration"));
-  GP_ASSIGN_OR_RETURN(select_partial_, Compile("SELECT report FROM partial_reports WHERE job = ? ORDER BY iteration"));
+  GP_ASSIGN_OR_RETURN(select_partial_,
+                      Compile("SELECT report, iteration, rank FROM partial_reports WHERE job = ? ORDER BY iteration"));
   GP_ASSIGN_OR_RETURN(select_next_iteration_, Compile("SELECT IFNULL(MAX(iteration), -1) + 1 FROM iterations "
                                                       "WHERE job = ?"));
-  GP_ASSIGN_OR_RETURN(insert_timeline_, Compile("INSERT OR REPLACE INTO timelines VALUES (?, ?, ?)"));
+  GP_ASSIGN_OR_RETURN(insert_timeline_,
+                      Compile("INSERT OR REPLACE INTO timelines VALUES (?1, ?2, sealed(?3, ?1, ?2))"));
   GP_ASSIGN_OR_RETURN(delete_timelines_, Compile("DELETE FROM timelines WHERE job = ?"));
-  GP_ASSIGN_OR_RETURN(select_timelines_, Compile("SELECT timeline FROM timelines WHERE job = ? ORDER BY iteration"));
+  GP_ASSIGN_OR_RETURN(select_timelines_,
+                      Compile("SELECT timeline, iteration FROM timelines WHERE job = ? ORDER BY iteration"));
   GP_ASSIGN_OR_RETURN(delete_transitions_, Compile("DELETE FROM transitions WHERE job = ?"));
   GP_ASSIGN_OR_RETURN(delete_iterations_from_, Compile("DELETE FROM iterations WHERE job = ? AND iteration >= ?"));
   GP_ASSIGN_OR_RETURN(delete_cut_off_,
@@ -310,7 +366,7 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
                               "job = ?) < ?"));
   GP_ASSIGN_OR_RETURN(select_links_,
                       Compile("SELECT from_site, to_site, from_traffic, unix_time_ns, value FROM links"));
-  GP_ASSIGN_OR_RETURN(set_link_, Compile("INSERT OR REPLACE INTO links VALUES (?, ?, ?, ?, ?)"));
+  GP_ASSIGN_OR_RETURN(set_link_, Compile("INSERT OR REPLACE INTO links VALUES (?1, ?2, ?3, ?4, sealed(?5, ?1, ?2))"));
   GP_ASSIGN_OR_RETURN(select_drained_, Compile("SELECT site FROM drained_sites"));
   GP_ASSIGN_OR_RETURN(insert_drained_, Compile("INSERT OR IGNORE INTO drained_sites VALUES (?)"));
   GP_ASSIGN_OR_RETURN(delete_drained_, Compile("DELETE FROM drained_sites WHERE site = ?"));
@@ -359,8 +415,8 @@ absl::Status SqliteJobStore::CheckSchema() {
   tables.Reset();
   if (!exists) {
     // The file itself survives the loss of the write-ahead log, and with it the federation that it is of.
-    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} {} COMMIT; PRAGMA wal_checkpoint(TRUNCATE);", kCreateJobs,
-                               kAddProgress, kAddDrainedSites, kAddTimelines, kAddFederation),
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} {} {} COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
+                               kCreateJobs, kAddProgress, kAddDrainedSites, kAddTimelines, kAddFederation, kAddSeals),
                    "created");
   }
   GP_ASSIGN_OR_RETURN(Statement version, Compile("SELECT version FROM schema_version"));
@@ -370,9 +426,9 @@ absl::Status SqliteJobStore::CheckSchema() {
   const int64_t found = version.Integer(0);
   version.Reset();
   if (found >= kOldestSchemaVersion && found < kSchemaVersion) {
-    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
+    return Execute(fmt::format("BEGIN IMMEDIATE; {} {} {} {} {} COMMIT; PRAGMA wal_checkpoint(TRUNCATE);",
                                found < 3 ? kAddProgress : "", found < 4 ? kAddDrainedSites : "",
-                               found < 5 ? kAddTimelines : "", kAddFederation),
+                               found < 5 ? kAddTimelines : "", found < 6 ? kAddFederation : "", kAddSeals),
                    "converted");
   }
   if (found != kSchemaVersion) {
@@ -428,22 +484,25 @@ absl::StatusOr<StoredState> SqliteJobStore::Load() {
   GP_RETURN_IF_ERROR(ForEachRow(select_jobs_, "a job", [&] {
     StoredJob& job = state.jobs.emplace_back();
     const std::string name = select_jobs_.Bytes(0);
-    job.damaged = !job.detail.ParseFromString(select_jobs_.Bytes(4)) ||
-                  !job.detail.mutable_run()->ParseFromString(select_jobs_.Bytes(3)) ||
-                  !job.record.ParseFromString(select_jobs_.Bytes(5)) || job.detail.summary().name() != name;
+    const std::string manifest = select_jobs_.Bytes(2);
+    job.damaged = !Unseal(select_jobs_.Bytes(4), {name}, job.detail) ||
+                  !Unseal(select_jobs_.Bytes(3), {manifest}, *job.detail.mutable_run()) ||
+                  !Unseal(select_jobs_.Bytes(5), {name}, job.record) || job.detail.summary().name() != name;
     if (job.damaged) {
       job.record.Clear();
       job.detail.Clear();
       job.detail.mutable_summary()->set_name(name);
     }
-    job.detail.set_manifest(select_jobs_.Bytes(2));
+    job.detail.set_manifest(manifest);
     job.detail.mutable_summary()->set_state(static_cast<v1::JobState>(select_jobs_.Integer(1)));
     return !name.empty();
   }));
   for (StoredJob& job : state.jobs) {
     GP_RETURN_IF_ERROR(LoadTransitions(job.detail));
     const absl::Status progress = LoadProgress(job);
-    job.damaged = job.damaged || absl::IsDataLoss(progress);
+    const auto& transitions = job.detail.transitions();
+    job.damaged = job.damaged || absl::IsDataLoss(progress) ||
+                  (!transitions.empty() && transitions.rbegin()->state() != job.detail.summary().state());
     GP_RETURN_IF_ERROR(job.damaged ? absl::OkStatus() : progress);
   }
   GP_RETURN_IF_ERROR(LoadLinks(state));
@@ -491,8 +550,10 @@ absl::Status SqliteJobStore::LoadProgress(StoredJob& job) {
   }
   GP_ASSIGN_OR_RETURN(job.iterations, LoadIterations(name));
   select_partial_.BindText(name);
-  return ForEachRow(select_partial_, fmt::format("job {}", name),
-                    [&] { return job.partial.emplace_back().ParseFromString(select_partial_.Bytes(0)); });
+  return ForEachRow(select_partial_, fmt::format("job {}", name), [&] {
+    return Unseal(select_partial_.Bytes(0), {name, select_partial_.Bytes(1), select_partial_.Bytes(2)},
+                  job.partial.emplace_back());
+  });
 }
 
 absl::StatusOr<std::vector<v1::IterationSummary>> SqliteJobStore::LoadIterations(std::string_view job) {
@@ -500,7 +561,7 @@ absl::StatusOr<std::vector<v1::IterationSummary>> SqliteJobStore::LoadIterations
   select_iterations_.BindText(job);
   GP_RETURN_IF_ERROR(ForEachRow(select_iterations_, fmt::format("job {}", job), [&] {
     v1::IterationSummary& summary = summaries.emplace_back();
-    return summary.ParseFromString(select_iterations_.Bytes(1)) &&
+    return Unseal(select_iterations_.Bytes(1), {std::string(job), select_iterations_.Bytes(0)}, summary) &&
            summary.iteration() == select_iterations_.Integer(0) &&
            summary.iteration() == summaries.front().iteration() + std::ssize(summaries) - 1;
   }));
@@ -509,12 +570,15 @@ absl::StatusOr<std::vector<v1::IterationSummary>> SqliteJobStore::LoadIterations
 
 absl::Status SqliteJobStore::LoadLinks(StoredState& state) {
   return ForEachRow(select_links_, "a link's measurement", [&] {
-    StoredLink& link = state.links.emplace_back();
+    StoredLink link;
     link.from_site = select_links_.Bytes(0);
     link.to_site = select_links_.Bytes(1);
     link.from_traffic = select_links_.Integer(2) != 0;
     link.unix_time_ns = select_links_.Integer(3);
-    return link.value.ParseFromString(select_links_.Bytes(4));
+    if (Unseal(select_links_.Bytes(4), {link.from_site, link.to_site}, link.value)) {  // else it is measured again
+      state.links.push_back(std::move(link));
+    }
+    return true;
   });
 }
 
@@ -559,8 +623,9 @@ absl::Status SqliteJobStore::WriteTransition(std::string_view job, int64_t seque
 absl::StatusOr<std::vector<v1::IterationTimeline>> SqliteJobStore::LoadTimelines(std::string_view job) {
   std::vector<v1::IterationTimeline> timelines;
   select_timelines_.BindText(job);
-  GP_RETURN_IF_ERROR(ForEachRow(select_timelines_, fmt::format("job {}", job),
-                                [&] { return timelines.emplace_back().ParseFromString(select_timelines_.Bytes(0)); }));
+  GP_RETURN_IF_ERROR(ForEachRow(select_timelines_, fmt::format("job {}", job), [&] {
+    return Unseal(select_timelines_.Bytes(0), {std::string(job), select_timelines_.Bytes(1)}, timelines.emplace_back());
+  }));
   return timelines;
 }
 

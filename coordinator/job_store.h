@@ -1,13 +1,14 @@
 // The durable state of jobs: one SQLite database (WAL, synchronous=FULL), held by one coordinator at a time. When a
 // writing call returns OK its data is on disk; when the machine dies within a call the store has all of it or nothing.
 //
-// Schema 6: schema_version(version); coordinator(incarnation); federation(id), drawn when the store is made; jobs(name,
+// Schema 7: schema_version(version); coordinator(incarnation); federation(id), drawn when the store is made; jobs(name,
 // submitted, state, manifest, run, outcome, record) with the job as text and the messages RunOptions, JobDetail
 // (without manifest, run and transitions) and JobRecord as blobs; transitions(job, seq, state, unix_time_ns, cause);
 // iterations(job, iteration, summary) and partial_reports(job, iteration, rank, report) with IterationSummary and
 // IterationReport as blobs; timelines(job, iteration, timeline) with IterationTimeline, the latest few of each job;
-// links(from_site, to_site, from_traffic, unix_time_ns, value) with LinkMeasurement; drained_sites(site). A store of
-// schema 2 to 5 becomes one of schema 6 when it is opened.
+// links(from_site, to_site, from_traffic, unix_time_ns, value) with LinkMeasurement; drained_sites(site). Behind
+// each message is its seal, 4 bytes: CRC-32C of it and of its row's key, for RunOptions of it and of the manifest. A
+// store of schema 2 to 6 becomes one of schema 7 when it is opened.
 #pragma once
 
 #include <absl/status/status.h>

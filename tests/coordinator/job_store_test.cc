@@ -310,9 +310,15 @@ TEST_CASE("a store has a name that no other has, and keeps it, also without its 
 TEST_CASE("a store of an earlier schema is read and goes on as one of this version") {
   const Folder folder;
   { REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail("tiny"), {}, "").ok()); }
-  const int schema = GENERATE(2, 3, 4, 5);
+  const int schema = GENERATE(2, 3, 4, 5, 6);
   CAPTURE(schema);
-  Execute(folder.path(), "DROP TABLE federation; DROP INDEX jobs_by_submission; UPDATE schema_version SET version = 5");
+  Execute(folder.path(),
+          "UPDATE jobs SET run = substr(run, 1, length(run) - 4), outcome = substr(outcome, 1, length(outcome) - 4), "
+          "record = substr(record, 1, length(record) - 4); UPDATE schema_version SET version = 6");
+  if (schema < 6) {
+    Execute(folder.path(),
+            "DROP TABLE federation; DROP INDEX jobs_by_submission; UPDATE schema_version SET version = 5");
+  }
   if (schema < 5) {
     Execute(folder.path(), "DROP TABLE timelines; UPDATE schema_version SET version = 4");
   }
@@ -328,6 +334,7 @@ TEST_CASE("a store of an earlier schema is read and goes on as one of this versi
     auto store = *JobStore::Open(folder.path());
     const StoredState state = *store->Load();
     REQUIRE(state.jobs.size() == 1);
+    CHECK_FALSE(state.jobs[0].damaged);
     CHECK(state.jobs[0].record.run_incarnation() == 0);
     CHECK(state.federation.size() == 16);
     CHECK(store->AddProgress({{.job = "tiny", .finished = {SummaryOf(opened, 1)}, .partial = {}}}, {}).ok());
@@ -349,12 +356,29 @@ TEST_CASE("a full disk is one sentence, and what was stored before stays readabl
 
 TEST_CASE("a row that cannot be read costs its job, and no other") {
   const Folder folder;
+  v1::JobRecord record;
+  record.set_run_incarnation(7);
   for (const std::string name : {"one", "two", "three"}) {
-    REQUIRE((*JobStore::Open(folder.path()))->InsertJob(NewDetail(name), {}, "").ok());
+    auto store = *JobStore::Open(folder.path());
+    REQUIRE(store->InsertJob(NewDetail(name), record, "").ok());
+    v1::IterationReport partial;
+    partial.set_iteration(2);
+    REQUIRE(
+        store->AddProgress({{.job = name, .finished = {SummaryOf(0, 1), SummaryOf(1, 1)}, .partial = {partial}}}, {})
+            .ok());
   }
+  // Each leaves a message that parses, and is not the one that was written, or not that of its row.
   const char* damage =
       GENERATE("UPDATE jobs SET outcome = x'ff' WHERE name = 'two'",
-               "UPDATE jobs SET record = x'ff' WHERE name = 'two'", "INSERT INTO iterations VALUES ('two', 0, x'ff')");
+               "UPDATE jobs SET record = x'ff' WHERE name = 'two'", "INSERT INTO iterations VALUES ('two', 2, x'ff')",
+               "UPDATE jobs SET record = CAST(x'0808' || substr(record, 3) AS BLOB) WHERE name = 'two'",
+               "UPDATE jobs SET record = (SELECT record FROM jobs WHERE name = 'one') WHERE name = 'two'",
+               "UPDATE jobs SET manifest = replace(manifest, 'tiny', 'tine') || ' ' WHERE name = 'two'",
+               "UPDATE jobs SET state = 5 WHERE name = 'two'", "UPDATE jobs SET run = x'' WHERE name = 'two'",
+               "UPDATE iterations SET summary = (SELECT summary FROM iterations WHERE job = 'one' AND iteration = 1) "
+               "WHERE job = "
+               "'two' AND iteration = 1",
+               "UPDATE partial_reports SET rank = 1 WHERE job = 'two'");
   CAPTURE(damage);
   Execute(folder.path(), damage);
   const StoredState state = *(*JobStore::Open(folder.path()))->Load();
@@ -363,6 +387,15 @@ TEST_CASE("a row that cannot be read costs its job, and no other") {
   CHECK(state.jobs[1].damaged);
   CHECK(state.jobs[1].detail.summary().name() == "two");
   CHECK_FALSE(state.jobs[2].damaged);
+}
+
+TEST_CASE("a link's measurement that cannot be read is forgotten, for it is measured again") {
+  const Folder folder;
+  const StoredLink link{.from_site = "a", .to_site = "b", .value = {}};
+  REQUIRE((*JobStore::Open(folder.path()))->AddProgress({}, {link}).ok());
+  CHECK((*(*JobStore::Open(folder.path()))->Load()).links.size() == 1);
+  Execute(folder.path(), "UPDATE links SET to_site = 'c'");
+  CHECK((*(*JobStore::Open(folder.path()))->Load()).links.empty());
 }
 
 TEST_CASE("a backup is the store of its moment, and is put back where nobody holds the store") {
@@ -419,10 +452,10 @@ TEST_CASE("a store that cannot be used says why and what to do") {
   }
   SECTION("a newer version's") {
     REQUIRE(JobStore::Open(folder.path()).ok());
-    Execute(folder.path(), "UPDATE schema_version SET version = 7");
+    Execute(folder.path(), "UPDATE schema_version SET version = 8");
     const absl::Status status = JobStore::Open(folder.path()).status();
     CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
-    CHECK(std::string(status.message()).find("schema 7; this version knows 6") != std::string::npos);
+    CHECK(std::string(status.message()).find("schema 8; this version knows 7") != std::string::npos);
   }
   SECTION("another program's, which is left as it is") {
     const std::string sql = GENERATE("CREATE TABLE bookmarks (url TEXT)", "PRAGMA application_id=252006",
