@@ -352,6 +352,10 @@ JobLife::Earlier EarlierOf(const Job& job) {
   return earlier;
 }
 
+bool ForgetMark(Now now, Job& job, const NodeKey& node) {
+  return job.run == nullptr ? job.checkpoints.marked.erase(node) > 0 : job.run->News(now.ns).OnReplaced(node);
+}
+
 uint64_t LastWorkerOf(const Job& job) {
   return job.run == nullptr ? job.last_worker : std::max(job.last_worker, job.run->life().last_incarnation());
 }

@@ -137,6 +137,8 @@ JobLife::Earlier EarlierOf(const Job& job);
 void KeepCurve(const Job& old, int64_t below, Job& job);
 // The newest checkpoint that is listed of the job, by the iteration before which it is; 0: there is none.
 int64_t LastCheckpoint(const v1::JobDetail& detail);
+// The node's folder of the job's checkpoints is not expected to bear the mark any more. True: it was.
+bool ForgetMark(Now now, Job& job, const NodeKey& node);
 // The store's record of a job that has a run, or had one; of a job that is over only what tells its workers from
 // others.
 v1::JobRecord RecordOf(const Job& job);

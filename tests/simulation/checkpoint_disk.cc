@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "optimizer/base/trouble.h"
+
 namespace geopipe::simulation {
 
 std::string UnitFile(int32_t unit, uint64_t run, uint64_t epoch) {
@@ -20,6 +22,33 @@ const CheckpointManifest* CheckpointFolder::Find(const CheckpointIdentity& ident
              : nullptr;
 }
 
+absl::Status CheckpointDisk::CheckRoot(const std::string& path, const CheckpointMark& mark) const {
+  if (away) {
+    return OfNode(mark.expected ? absl::NotFoundError(path + ": lacks its mark")
+                                : absl::PermissionDeniedError(path + ": the mount point cannot be written"));
+  }
+  const auto found = marks_.find(path);
+  const bool bears = found != marks_.end() && found->second == mark.id;
+  if (mark.expected && !bears) {
+    return OfNode(absl::FailedPreconditionError(path + ": is another job's"));
+  }
+  return full && !bears ? OfNode(absl::ResourceExhaustedError(path + ": the disk is full")) : absl::OkStatus();
+}
+
+absl::Status CheckpointDisk::MarkRoot(const std::string& path, CheckpointMark& mark) {
+  absl::Status checked = CheckRoot(path, mark);
+  if (checked.ok()) {
+    marks_[path] = mark.id;
+    mark.expected = true;
+  }
+  return checked;
+}
+
+bool CheckpointDisk::MustBear(const std::string& path, const std::string& id) const {
+  const auto found = listed_.find(path);
+  return found != listed_.end() && found->second == id;
+}
+
 const CheckpointFolder* CheckpointDisk::Find(const std::string& path, int64_t iteration) const {
   const auto root = roots_.find(path);
   if (root == roots_.end()) {
@@ -31,7 +60,7 @@ const CheckpointFolder* CheckpointDisk::Find(const std::string& path, int64_t it
 
 std::vector<CheckpointIdentity> CheckpointDisk::Complete(const std::string& path) const {
   std::vector<CheckpointIdentity> complete;
-  if (const auto root = roots_.find(path); root != roots_.end()) {
+  if (const auto root = roots_.find(path); root != roots_.end() && !away) {
     for (const auto& [iteration, folder] : root->second) {
       if (folder.manifest.has_value()) {
         complete.push_back(folder.manifest->identity);

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "optimizer/model/checkpoint_identity.h"
+#include "runtime/checkpoint/checkpoint_root.h"
 
 namespace geopipe::simulation {
 
@@ -49,9 +50,24 @@ class CheckpointDisk {
  public:
   bool unreadable = false;  // no file of the node can be opened
   bool full = false;        // nothing can be written
+  bool away = false;        // it is not mounted
 
+  // Stand in for CheckCheckpointRoot and MarkCheckpointRoot; a folder below the mount point cannot be written.
+  absl::Status CheckRoot(const std::string& path, const CheckpointMark& mark) const;
+  absl::Status MarkRoot(const std::string& path, CheckpointMark& mark);
+  // True when the path has had the mark of its job when a checkpoint was listed that is here, and the node's agent has
+  // obeyed a coordinator ever since.
+  bool MustBear(const std::string& path, const std::string& id) const;
+  void NoteListed(const std::string& path) { listed_[path] = marks_[path]; }
+  void ForgetListed() { listed_.clear(); }
+
+  // The folder, mounted or not.
   const CheckpointFolder* Find(const std::string& path, int64_t iteration) const;
-  // Complete checkpoints below the path.
+  // The folder as a process sees it.
+  const CheckpointFolder* See(const std::string& path, int64_t iteration) const {
+    return away ? nullptr : Find(path, iteration);
+  }
+  // Complete checkpoints below the path, as a process sees them.
   std::vector<CheckpointIdentity> Complete(const std::string& path) const;
   // The folder, made where there is none. What is in it stays.
   CheckpointFolder& Begin(const std::string& path, int64_t iteration) { return roots_[path][iteration]; }
@@ -66,6 +82,8 @@ class CheckpointDisk {
   // Everything is gone.
   void Lose() {
     roots_.clear();
+    marks_.clear();
+    listed_.clear();
     lost_ = true;
   }
   // It has lost something, ever.
@@ -73,6 +91,8 @@ class CheckpointDisk {
 
  private:
   std::map<std::string, std::map<int64_t, CheckpointFolder>> roots_;  // by path and iteration
+  std::map<std::string, std::string> marks_;                          // by path
+  std::map<std::string, std::string> listed_;                         // the same, of MustBear
   std::set<std::tuple<std::string, uint64_t, uint64_t, int64_t>> removed_;
   bool lost_ = false;
 };

@@ -74,7 +74,11 @@ void Checkpointer::WriteNext() {
     }
     const std::vector<int64_t> kept(manifest.command.kept_iterations().begin(),
                                     manifest.command.kept_iterations().end());
-    const absl::Status status = disk_.Complete(manifest.context.path, std::move(complete), manifest.context.keep, kept);
+    CheckpointMark mark = manifest.context.mark;
+    absl::Status status = disk_.MarkRoot(manifest.context.path, mark);
+    if (status.ok()) {
+      status = disk_.Complete(manifest.context.path, std::move(complete), manifest.context.keep, kept);
+    }
     written.report.set_error(std::string(status.message()));
     writing_ = false;
     post_(std::move(written));
@@ -83,6 +87,10 @@ void Checkpointer::WriteNext() {
 }
 
 absl::Status Checkpointer::WriteUnits(const Snapshot& snapshot, int32_t from, int32_t to) {
+  CheckpointMark mark = snapshot.context.mark;
+  if (absl::Status status = disk_.MarkRoot(snapshot.context.path, mark); !status.ok()) {
+    return status;
+  }
   if (disk_.full) {
     return NoSpace(snapshot.context.path);
   }
@@ -135,7 +143,7 @@ absl::Status Checkpointer::FetchFile(const std::string& path, int64_t iteration,
       all_asked = false;
       continue;
     }
-    const CheckpointFolder* folder = server->Find(path, iteration);
+    const CheckpointFolder* folder = server->See(path, iteration);
     if (folder == nullptr || !folder->files.contains(file)) {
       continue;
     }
@@ -183,7 +191,11 @@ void Checkpointer::FetchNext() {
 
 absl::Status Checkpointer::TryFetch(const Replica& replica) {
   const int64_t iteration = replica.command.iteration();
-  const CheckpointFolder* folder = disk_.Find(replica.context.path, iteration);
+  CheckpointMark mark = replica.context.mark;
+  if (absl::Status status = disk_.MarkRoot(replica.context.path, mark); !status.ok()) {
+    return status;
+  }
+  const CheckpointFolder* folder = disk_.See(replica.context.path, iteration);
   if (folder == nullptr ||
       folder->Find({.iteration = iteration, .incarnation = replica.context.run, .epoch = replica.context.epoch}) ==
           nullptr) {
@@ -239,7 +251,7 @@ void Checkpointer::Restore(Context context, const CheckpointIdentity& identity, 
 // Mirrors OpenWanted of the supplied state.
 absl::Status Checkpointer::FindManifest(const Reading& reading) {
   const std::string& path = reading.context.path;
-  const CheckpointFolder* folder = disk_.Find(path, reading.identity.iteration);
+  const CheckpointFolder* folder = disk_.See(path, reading.identity.iteration);
   if (folder != nullptr && folder->Find(reading.identity) != nullptr) {
     return absl::OkStatus();
   }
@@ -256,7 +268,7 @@ absl::Status Checkpointer::FindManifest(const Reading& reading) {
   for (const std::string& address : reading.addresses) {
     const CheckpointDisk* server = find_server_(address);
     all_asked = all_asked && server != nullptr;
-    const CheckpointFolder* other = server == nullptr ? nullptr : server->Find(path, reading.identity.iteration);
+    const CheckpointFolder* other = server == nullptr ? nullptr : server->See(path, reading.identity.iteration);
     const CheckpointManifest* manifest = other == nullptr ? nullptr : other->Find(reading.identity);
     if (manifest != nullptr) {
       disk_.Begin(path, reading.identity.iteration).manifest = *manifest;
@@ -268,11 +280,14 @@ absl::Status Checkpointer::FindManifest(const Reading& reading) {
 }
 
 absl::StatusOr<uint64_t> Checkpointer::TryRead(const Reading& reading) {
+  if (disk_.away) {
+    return OfNode(absl::NotFoundError(reading.context.path + ": lacks its mark"));
+  }
   if (const absl::Status status = FindManifest(reading); !status.ok()) {
     return status;
   }
   const Context& context = reading.context;
-  const CheckpointFolder& folder = *disk_.Find(context.path, reading.identity.iteration);
+  const CheckpointFolder& folder = *disk_.See(context.path, reading.identity.iteration);
   std::optional<uint64_t> lineage;
   for (int32_t unit = FirstUnit(context.rank, context.ranks); unit < FirstUnit(context.rank + 1, context.ranks);
        ++unit) {

@@ -36,6 +36,7 @@ class Checkpointer {
     int32_t rank = 0;
     int32_t ranks = 1;
     int64_t sequence_length = 0;
+    CheckpointMark mark = {};
   };
 
   Checkpointer(World& world, ProcessPtr process, std::string site, CheckpointDisk& disk, FindServer find_server,

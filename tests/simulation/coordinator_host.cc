@@ -127,6 +127,7 @@ void CoordinatorLife::Begin() {
     }
     CoordinatorOptions options;
     options.version = Federation::kVersion;
+    options.federation = "simulated";
     options.incarnation = *incarnation;
     options.probing.first_probe = *incarnation;
     options.run.profile_timeout_ns = kProfileTimeoutNs;

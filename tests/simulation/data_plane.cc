@@ -79,9 +79,13 @@ void Trainer::Run(RunProfile order) {
     *report.add_checkpoints() = ToProto(found);
   }
   const int64_t delay_ns = world_.Between(100, 600) * kMillisecondNs;
-  if (!path.empty() && disk_.full) {
-    plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is full");
-    Answer(delay_ns, Profiled{OfNode(absl::ResourceExhaustedError(fmt::format("{}: the disk is full", path)))});
+  const absl::Status root =
+      path.empty() ? absl::OkStatus() : disk_.CheckRoot(path, MarkOf(path, command.checkpoint_mark()));
+  if (!path.empty() && (disk_.full || !root.ok())) {
+    plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is full, or away");
+    Answer(
+        delay_ns,
+        Profiled{root.ok() ? OfNode(absl::ResourceExhaustedError(fmt::format("{}: the disk is full", path))) : root});
   } else {
     Answer(delay_ns, Profiled{std::move(report)});
   }
@@ -98,6 +102,7 @@ void Trainer::Run(RunPrepare order) {
   const bool same_run = run_ == command.run_incarnation() && rank_ == command.rank();
   spec_ = plane_.JobOf(command.manifest()).checkpoint;
   evaluation_ = plane_.JobOf(command.manifest()).evaluation;
+  mark_ = MarkOf(spec_.path, command.checkpoint_mark());
   exchange_secret_ = command.exchange_secret();
   epoch_ = order.epoch;
   ranks_ = command.plan().devices_size();
@@ -157,8 +162,19 @@ void Trainer::TakeMemory(const v1::PrepareCommand& command) {
   }
 }
 
-v1::PreparedReport Trainer::Report() const {
+CheckpointMark Trainer::MarkOf(const std::string& path, const v1::CheckpointMark& message) const {
+  if (!message.expected() && disk_.MustBear(path, message.id())) {
+    world_.Break(fmt::format("worker {} of {} is not told that its folder of checkpoints must bear its mark", address_,
+                             worker_.job()));
+  }
+  return {.id = message.id(), .expected = message.expected()};
+}
+
+v1::PreparedReport Trainer::Report() {
   v1::PreparedReport report;
+  if (!spec_.path.empty()) {
+    report.set_checkpoint_trouble(std::string(disk_.MarkRoot(spec_.path, mark_).message()));
+  }
   report.set_rank(rank_);
   report.set_address(address_);
   report.set_data_bytes(100);
@@ -181,7 +197,9 @@ void Trainer::OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>
   world_.Trace("{} cannot read the checkpoint of iteration {}: {}", process_->name, from.iteration(),
                lineage.status().ToString());
   Prepared refused{.epoch = order.epoch, .report = lineage.status(), .states = States(), .unreadable = std::nullopt};
-  if (absl::IsNotFound(lineage.status()) || absl::IsDataLoss(lineage.status())) {
+  if (disk_.away) {
+    plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is away");
+  } else if (absl::IsNotFound(lineage.status()) || absl::IsDataLoss(lineage.status())) {
     refused.unreadable = from;
   }
   if (absl::IsResourceExhausted(lineage.status()) || absl::IsUnavailable(lineage.status())) {
@@ -248,7 +266,8 @@ Checkpointer::Context Trainer::ContextOf(uint64_t epoch) const {
           .epoch = epoch,
           .rank = rank_,
           .ranks = ranks_,
-          .sequence_length = sequence_length_};
+          .sequence_length = sequence_length_,
+          .mark = mark_};
 }
 
 std::vector<int64_t> Trainer::TakeRequests(int64_t last) {

@@ -96,7 +96,8 @@ class Trainer {
   // The state of a checkpoint is there, or not to be had.
   void OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>& lineage);
   void TakeMemory(const v1::PrepareCommand& command);
-  v1::PreparedReport Report() const;
+  CheckpointMark MarkOf(const std::string& path, const v1::CheckpointMark& message) const;
+  v1::PreparedReport Report();
   void Keep();
   // Handles the held state, that before next(): writes it when that is due.
   void OnState();
@@ -126,6 +127,7 @@ class Trainer {
   int64_t sequence_length_ = 0;
   uint64_t epoch_ = 0;           // that it has prepared last
   CheckpointSpec spec_;          // of the job
+  CheckpointMark mark_;          // of its folder
   EvaluationSpec evaluation_;    // of the job
   std::string exchange_secret_;  // empty: it serves no files
   CheckpointDisk& disk_;

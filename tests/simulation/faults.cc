@@ -58,6 +58,8 @@ constexpr std::array<Row, static_cast<size_t>(FaultKind::kCount)> kRows = {{
     {"the user asks for a checkpoint", 4, 0.1, 0.1},
     {"nothing can be started on a node", 2, 1, 90},
     {"no file can be opened on a node", 2, 1, 90},
+    {"a node's checkpoints are not mounted", 3, 1, 90},
+    {"a node's keeper and workers die together", 1, 0.1, 1},
 }};
 
 }  // namespace

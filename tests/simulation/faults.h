@@ -44,8 +44,10 @@ enum class FaultKind : uint8_t {
   kNodeKillsWorkers,    // each, soon after its start
   kUserDrains,          // a site, and takes it into use after the duration
   kUserWantsCheckpoint,
-  kStartsFail,  // on a node
-  kFilesFail,   // on a node: none can be opened or read
+  kStartsFail,           // on a node
+  kFilesFail,            // on a node: none can be opened or read
+  kMountAway,            // that of a node's checkpoints
+  kKeeperAndWorkersDie,  // of a node, together: by a limit on their memory
   kCount,
 };
 

@@ -226,6 +226,10 @@ void Node::StartAgent() {
   options.host = config_.site;
   options.pid = next_pid_++;
   options.known_coordinator = known_coordinator_;
+  options.federation = federation_;
+  if (federation_.empty()) {
+    checkpoints_.ForgetListed();
+  }
   agent_ = std::make_shared<AgentLife>(config_, options);
   agent_->process->name = fmt::format("agent {} ({:x})", config_.site, options.incarnation & 0xffff);
   agent_->process->on_death = [this, life = agent_.get()] { OnAgentDeath(*life); };
@@ -494,6 +498,7 @@ void Node::Carry(AgentLife& /*life*/, agent::RememberCoordinator& effect) {
   }
   if (!disk_full) {
     known_coordinator_ = effect.incarnation;
+    federation_ = effect.federation;
   }
 }
 

@@ -234,6 +234,7 @@ class Node {
   uint64_t table_boot_ = 1;
   bool table_is_stale_ = false;  // the keeper could not write what it knows
   uint64_t known_coordinator_ = 0;
+  std::string federation_;
 };
 
 }  // namespace geopipe::simulation

@@ -278,6 +278,7 @@ void Node::LoseState() {
   table_is_stale_ = false;
   not_begun_.clear();
   known_coordinator_ = 0;
+  federation_.clear();
 }
 
 void Node::Replace() {
@@ -288,6 +289,7 @@ void Node::Replace() {
   table_is_stale_ = false;
   not_begun_.clear();
   known_coordinator_ = 0;
+  federation_.clear();
 }
 
 // Everything on it dies at once; the disk stays.

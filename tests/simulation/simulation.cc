@@ -244,14 +244,19 @@ class Simulation final : public Listener {
     how(nodes_[i]->path());
     world_.In(duration_ns, [this, i] { nodes_[i]->HealPath(); });
   }
+  static std::vector<std::shared_ptr<Worker>> WorkersOf(const Node& node) {
+    std::vector<std::shared_ptr<Worker>> alive;
+    for (const auto& [pid, worker] : node.workers()) {
+      if (worker->process()->alive && worker->begun()) {
+        alive.push_back(worker);
+      }
+    }
+    return alive;
+  }
   std::shared_ptr<Worker> SomeWorker(uint32_t target) const {
     std::vector<std::shared_ptr<Worker>> alive;
     for (const std::unique_ptr<Node>& node : nodes_) {
-      for (const auto& [pid, worker] : node->workers()) {
-        if (worker->process()->alive && worker->begun()) {
-          alive.push_back(worker);
-        }
-      }
+      std::ranges::copy(WorkersOf(*node), std::back_inserter(alive));
     }
     return alive.empty() ? nullptr : alive[target % alive.size()];
   }
@@ -454,6 +459,18 @@ class Simulation final : public Listener {
       case FaultKind::kFilesFail:
         node.checkpoints().unreadable = true;
         return world_.In(fault.duration_ns, [&node] { node.checkpoints().unreadable = false; });
+      case FaultKind::kMountAway:
+        node.checkpoints().away = true;
+        return world_.In(fault.duration_ns, [&node] { node.checkpoints().away = false; });
+      case FaultKind::kKeeperAndWorkersDie:
+        ExcuseNode(i, "a worker dies");
+        if (node.keeper() != nullptr) {
+          world_.Kill(node.keeper()->process);
+        }
+        for (const std::shared_ptr<Worker>& worker : WorkersOf(node)) {
+          worker->Kill();
+        }
+        return;
       default:
         return;
     }
@@ -472,7 +489,8 @@ class Simulation final : public Listener {
     for (size_t i = 0; i < nodes_.size(); ++i) {
       Node& node = *nodes_[i];
       hold_agent_ns_[i] = 0;
-      node.disk_full = node.starts_fail = node.checkpoints().full = node.checkpoints().unreadable = false;
+      node.disk_full = node.starts_fail = node.checkpoints().full = node.checkpoints().unreadable =
+          node.checkpoints().away = false;
       node.deadly_until_ns = 0;
       node.HealPath();
       plane_.Cut(node.site(), false);

@@ -124,6 +124,7 @@ void StoreRules::CheckListed(const std::string& job, const v1::CheckpointSummary
       world_.Break(fmt::format("job {}: {} is listed, and {} has no such manifest", job, NameOf(summary), site));
       return;
     }
+    disks_.at(site)->NoteListed(path);
     wanted.insert(manifest->files.begin(), manifest->files.end());
     for (const auto& [name, file] : folder->files) {
       if (file.writer == site) {

@@ -31,7 +31,7 @@ class StoreRules {
                 const std::set<std::string>& drained);
   void OnTransition(const StoredJob& job, JobState to, const std::string& cause);
 
-  void AddDisk(const std::string& site, const CheckpointDisk& disk) { disks_[site] = &disk; }
+  void AddDisk(const std::string& site, CheckpointDisk& disk) { disks_[site] = &disk; }
   // An epoch of the run with the number is, or was.
   bool has_epoch(uint64_t run, uint64_t number) const { return epochs_.contains({run, number}); }
   bool has_secret(uint64_t number, const std::string& secret) const { return secrets_.contains({number, secret}); }
@@ -57,7 +57,7 @@ class StoreRules {
 
   World& world_;
   Ledger& ledger_;
-  std::map<std::string, const CheckpointDisk*> disks_;  // by site
+  std::map<std::string, CheckpointDisk*> disks_;  // by site
   std::map<std::string, Applied> applied_;
   std::set<std::pair<uint64_t, uint64_t>> epochs_;
   std::set<std::pair<uint64_t, std::string>> secrets_;

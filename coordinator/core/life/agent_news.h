@@ -22,6 +22,8 @@ class AgentNews : public Hearing {
     v1::WorkerStatus status;
   };
   void OnNodeReturned(const NodeKey& node, const std::map<WorkerKey, Living>& alive, bool fresh);
+  // Handles another machine in the node's place. True: the life has changed.
+  bool OnReplaced(const NodeKey& node) { return life_.checkpoints.marked.erase(node) > 0; }
   // The agent has this worker of the run, which is younger than the one that the life knows of.
   void OnYounger(const WorkerKey& key, uint64_t number);
   void OnAllConnected();

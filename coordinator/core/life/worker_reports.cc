@@ -392,6 +392,7 @@ Reaction WorkerReports::OnCheckpoint(const WorkerKey& key, const v1::WorkerRepor
   }
   if (outcome.complete.has_value()) {
     list.List(*outcome.complete, life_.job.checkpoint);
+    list.marked.merge(life_.MemberNodes());  // who could not mark its folder before has done so to write there
     if (outcome.complete->identity.iteration >= crew_.troubled_iteration) {
       crew_.checkpoint_trouble.clear();
     }
