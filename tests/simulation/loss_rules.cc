@@ -29,9 +29,15 @@ void LossRules::OnFailed(const std::string& name, const std::string& cause) {
     return;
   }
   // Some nodes may have newer checkpoints than those that were listed, or others of the same iteration.
+  const JobSpec& spec = user_.jobs().at(name).spec;
+  const bool none_is_left = std::ranges::all_of(nodes_, [&](const auto& node) {
+    return std::ranges::find(spec.placement.sites, node->site()) == spec.placement.sites.end() ||
+           node->checkpoints().Complete(spec.checkpoint.path).empty();
+  });
   const bool cannot_resume =
       user_.jobs().at(name).resumes && (cause.find("give it more training.iterations") != std::string::npos ||
-                                        cause.find("is of another run on node") != std::string::npos);
+                                        cause.find("is of another run on node") != std::string::npos ||
+                                        (none_is_left && cause.find("no node has a checkpoint") != std::string::npos));
   if (!cannot_resume && !IsGone(name, cause) && !MayLose(name, stored)) {
     world_.Break(fmt::format("job {} fails without a cause: {}", name, cause));
   }
