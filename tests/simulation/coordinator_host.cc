@@ -224,6 +224,9 @@ absl::Status CoordinatorLife::AddTransition(std::string_view job, int64_t sequen
   }
   world_.Trace("job {}: {}: {}", job, JobStateName(transition.state()), transition.cause());
   disk_.rules().OnTransition(stored, transition.state(), transition.cause());
+  if (disk_.on_transition) {
+    disk_.on_transition(detail.summary().state(), transition.state());
+  }
   if (transition.state() == v1::JOB_STATE_RECOVERING && disk_.on_recovering) {
     disk_.on_recovering(std::string(job), transition.cause());
   }

@@ -33,6 +33,7 @@ class Disk {
   // A job is FAILED from now on.
   std::function<void(const std::string& job, const std::string& cause)> on_failed;
   std::function<void(const std::string& job, const std::string& cause)> on_recovering;
+  std::function<void(JobState from, JobState to)> on_transition;
 
   StoredJob* Find(std::string_view job);
   void Record(StoredJob& job, const v1::JobRecord& record);

@@ -72,9 +72,9 @@ int Run(const SeedsOptions& options, bool trace) {
   const Outcome& sum = tally.sum;
   fmt::print(
       "seeds {}-{}: {} broken; {:.1f} simulated hours, {} events, {} epochs, {} iterations of ranks, {} jobs "
-      "completed, {} failed; {:.1f} s\n",
+      "completed, {} failed; {} of {} pairs of a transition and a fault; {:.1f} s\n",
       options.first, options.last, tally.broken, static_cast<double>(sum.simulated_ns) * 1e-9 / 3600, sum.events,
-      sum.epochs, sum.iterations, sum.completed, sum.failed, seconds);
+      sum.epochs, sum.iterations, sum.completed, sum.failed, sum.coverage.pairs(), Coverage::possible(), seconds);
   return tally.broken == 0 && !options.stop_at_broken ? 0 : 1;
 }
 

@@ -55,6 +55,7 @@ class Campaign {
     tally_.sum.completed += outcome.completed;
     tally_.sum.failed += outcome.failed;
     tally_.sum.epochs += outcome.epochs;
+    tally_.sum.coverage.Add(outcome.coverage);
     if (!outcome.broken.empty()) {
       ++tally_.broken;
       if (!tally_.first_broken.has_value() || seed < tally_.first_broken->first) {

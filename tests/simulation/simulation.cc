@@ -49,6 +49,13 @@ class Simulation final : public Listener {
     disk_.on_recovering = [this](const std::string& job, const std::string& cause) {
       losses_.OnRecovering(job, cause);
     };
+    disk_.on_transition = [this](JobState from, JobState to) {
+      for (const Fault& fault : faults_) {
+        if (fault.at_ns <= world_.now_ns() && world_.now_ns() < fault.at_ns + fault.duration_ns + Coverage::kAfterNs) {
+          coverage_.Add(from, to, fault.kind);
+        }
+      }
+    };
     hold_agent_ns_.assign(nodes_.size(), 0);
     agent_gone_ns_.assign(nodes_.size(), 0);
   }
@@ -77,7 +84,8 @@ class Simulation final : public Listener {
                     .iterations = ledger_.iterations(),
                     .completed = user_.completed(),
                     .failed = user_.failed(),
-                    .epochs = user_.deployed()};
+                    .epochs = user_.deployed(),
+                    .coverage = std::move(coverage_)};
     // The run is over: breaks the cycles of references.
     for (const std::unique_ptr<Node>& node : nodes_) {
       node->Reboot();
@@ -587,6 +595,7 @@ class Simulation final : public Listener {
   int64_t slow_planner_until_ns_ = 0;
   int64_t unix_offset_ns_ = 0;
   // State of each node.
+  Coverage coverage_;
   std::vector<int64_t> hold_agent_ns_;                            // its agent is not started before
   std::vector<int64_t> agent_gone_ns_;                            // when its agent was there last
   std::map<std::pair<size_t, int64_t>, int64_t> quiet_since_ns_;  // by node and pid: first seen without an agent

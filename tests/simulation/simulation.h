@@ -17,6 +17,7 @@
 #include <string>
 #include <vector>
 
+#include "tests/simulation/coverage.h"
 #include "tests/simulation/faults.h"
 
 namespace geopipe::simulation {
@@ -39,6 +40,7 @@ struct Outcome {
   int64_t completed = 0;   // jobs
   int64_t failed = 0;
   int64_t epochs = 0;  // that were deployed
+  Coverage coverage;
 };
 
 // Runs with the faults that the seed draws.
