@@ -41,6 +41,10 @@ absl::StatusOr<v1::CancelJobResponse> Coordinator::On(Now now, CancelJob& event)
 
 absl::StatusOr<v1::PauseJobResponse> Coordinator::On(Now now, PauseJob& event) {
   GP_ASSIGN_OR_RETURN(Job* const job, jobs_.Named(event.name));
+  if (job->run != nullptr) {  // what was heard before comes first: it may end the job
+    Listen(now, *job->run);
+    Drive(now, *job);
+  }
   v1::PauseJobResponse response;
   if (job->run != nullptr && job->run->life().wants.pause) {
     response.set_already(true);
@@ -51,7 +55,6 @@ absl::StatusOr<v1::PauseJobResponse> Coordinator::On(Now now, PauseJob& event) {
     return absl::FailedPreconditionError(
         fmt::format("job {} is {}; only a job that is RUNNING can be paused", event.name, JobStateName(job->state())));
   }
-  Listen(now, *job->run);
   job->run->Pause();
   outbox_.Emit(PersistRecord{job->name(), RecordOf(*job)});
   outbox_.Log(LogLevel::kInfo, job->name(), "a pause is wanted");

@@ -71,6 +71,21 @@ TEST_CASE("a job is paused at the end of an iteration and goes on from there in 
   CHECK(g.broken == "");
 }
 
+TEST_CASE("a pause of a job that ends by what was heard before is refused") {
+  Federation f;
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  f.Close(f.sessions["west"]);
+  f.Register("west", 2);  // without its worker; a better explanation may follow
+  f.RunFor(kSecond - kSecond / 10);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  f.Advance(kSecond / 5);
+  f.Step(PauseJob{90, "tiny"});
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_FAILED);
+  CHECK(f.Last<ReplyToCall>().at(0).reply.status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(f.broken == "");
+}
+
 // A worker that does not hear of its epoch's end is left alone by its peers, and loses its state after its grace.
 TEST_CASE("a pause comes about when all agents can be heard, and costs nothing before") {
   Federation f;
