@@ -157,8 +157,13 @@ void AgentNews::OnTick() {
     NoteSilence();
     return;
   }
-  const bool is_quiet =
-      std::ranges::all_of(crew_.workers, [&](const auto& entry) { return s.IsQuiet(entry.first, entry.second); });
+  // Workers that nobody sees may go on among themselves however long an agent is silent, unless one is known to have
+  // stopped.
+  const bool some_stopped = std::ranges::any_of(
+      crew_.workers, [](const auto& entry) { return entry.second.stage == Stage::kEnded || entry.second.Rests(); });
+  const bool is_quiet = (some_stopped || !s.SomeSilent()) && std::ranges::all_of(crew_.workers, [&](const auto& entry) {
+                          return s.IsQuiet(entry.first, entry.second);
+                        });
   crew_.times.quiet_ns = is_quiet ? crew_.times.quiet_ns : now_ns_;
 }
 
