@@ -113,6 +113,9 @@ void Trainer::Run(RunPrepare order) {
     const bool reads = command.has_from_checkpoint();
     held_.reset();
     plane_.ledger_.Excuse(worker_.job(), "no file can be opened on a node");
+    if (reads) {
+      plane_.ledger_.OnUnread(run_, command.from_checkpoint().iteration());
+    }
     Answer(
         world_.Between(100, 600) * kMillisecondNs,
         Prepared{.epoch = order.epoch,
@@ -506,7 +509,11 @@ void DataPlane::PollOne(Session& session) {
     trainer.Return(absl::OkStatus());
     return;
   }
-  if (!session.begun && (trainer.next() >= session.end || session.ending)) {
+  // The last one of a neighbour that is still to connect stays open for it (RankJob keeps its transport).
+  const auto waits = [](const Session* neighbour) { return neighbour != nullptr && !neighbour->connected; };
+  const bool is_over =
+      trainer.next() >= session.end && session.connected && !waits(session.left) && !waits(session.right);
+  if (!session.begun && (is_over || session.ending)) {
     if (session.connected && trainer.next() >= session.end) {
       ReportEvaluation(session);
     }
@@ -517,7 +524,7 @@ void DataPlane::PollOne(Session& session) {
     trainer.Return(absl::UnavailableError(fmt::format("a neighbour of rank {} is lost", session.rank)));
     return;
   }
-  if (session.connected && !session.begun) {
+  if (session.connected && !session.begun && trainer.next() < session.end) {
     trainer.Keep();
     trainer.OnState();
     session.begun = true;

@@ -83,11 +83,30 @@ void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& fro
 // Goes on from a checkpoint of an earlier application (OnRestored has seen which).
 void Ledger::BeginJob(JobTruth& job, const RankBeginning& from) {
   job.first = from.identity.iteration;
-  if (job.first < job.newest_listed && !disk_lost_) {
+  if (job.first < job.newest_listed && !disk_lost_ && !IsPassedOver(job, job.newest_listed)) {
     world_.Break(fmt::format("job {} goes on from iteration {}, and the checkpoint of iteration {} was listed", job.job,
                              job.first, job.newest_listed));
   }
   job.line.assign(static_cast<size_t>(job.first) + 1, from.lineage);
+}
+
+// One that cannot be read for long is passed over, for nobody can tell whether it ever can. The latest try is not long
+// ago: it is no reason to leave it once its node is well.
+bool Ledger::IsPassedOver(const JobTruth& job, int64_t iteration) const {
+  constexpr int64_t kLongNs = 20 * kSecondNs;
+  constexpr int64_t kLatelyNs = 20 * kSecondNs;  // until the next try, and its epoch begins
+  const auto found = job.unread.find(iteration);
+  return found != job.unread.end() && found->second.last_ns - found->second.since_ns >= kLongNs &&
+         world_.now_ns() - found->second.last_ns <= kLatelyNs;
+}
+
+void Ledger::OnUnread(uint64_t run, int64_t iteration) {
+  constexpr int64_t kOnceMoreNs = 60 * kSecondNs;  // later, it is another trouble
+  JobTruth::Unread& unread = JobOf(runs_[run]).unread[iteration];
+  if (unread.last_ns == 0 || world_.now_ns() - unread.last_ns > kOnceMoreNs) {
+    unread.since_ns = world_.now_ns();
+  }
+  unread.last_ns = world_.now_ns();
 }
 
 void Ledger::OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epoch, int64_t iteration,

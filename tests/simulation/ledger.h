@@ -50,6 +50,12 @@ struct JobTruth {
   uint64_t epoch = 0;         // the latest that any rank has begun
   int64_t epoch_first = 0;    // its first iteration
   int64_t progress_ns = 0;    // when an iteration was finished last
+  // Checkpoints that a rank could not read, by iteration: since when all tries were in vain, and the latest.
+  struct Unread {
+    int64_t since_ns = 0;
+    int64_t last_ns = 0;
+  };
+  std::map<int64_t, Unread> unread;
   // Lineage of the state that the ranks had before the iteration, by epoch and iteration.
   std::map<std::pair<uint64_t, int64_t>, uint64_t> states;
   // Lineage of the state that the latest epochs have reached together, by iteration.
@@ -72,6 +78,8 @@ class Ledger {
   void OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& from);
   // A rank has read the state of a checkpoint that an epoch of a run has written.
   void OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epoch, int64_t iteration, uint64_t lineage);
+  // A rank cannot read the checkpoint of the iteration, for nothing can be read on its node.
+  void OnUnread(uint64_t run, int64_t iteration);
   void Keeps(uint64_t run) { runs_[run].keeps = true; }
   void LoseMemory(uint64_t run) { runs_[run].lost_memory = true; }
   // A rank has finished an iteration; `lineage` of the state behind it.
@@ -83,6 +91,12 @@ class Ledger {
   bool excused(const std::string& job) const { return excuses_.contains(job); }
   bool excused(const std::string& job, const std::string& why) const {
     return excused(job) && excuses_.at(job).contains(why);
+  }
+
+  // A worker of the job was lost, with what it had not reported yet.
+  bool LostWorker(const std::string& job) const {
+    return excused(job, "a worker dies") || excused(job, "a state folder is lost") || excused(job, "a node reboots") ||
+           excused(job, "a node is lost");
   }
 
   const RunTruth* Find(uint64_t run) const {
@@ -99,6 +113,7 @@ class Ledger {
  private:
   JobTruth& JobOf(const RunTruth& run) { return jobs_.at(run.application); }
   void BeginJob(JobTruth& job, const RankBeginning& from);
+  bool IsPassedOver(const JobTruth& job, int64_t iteration) const;
   void NoteState(JobTruth& job, uint64_t epoch, int64_t iteration, uint64_t lineage);
 
   World& world_;

@@ -292,7 +292,8 @@ Reaction WorkerReports::OnFailure(WorkerFacts& worker, const v1::FailureReport& 
 
 // Notes that a file of it could not be read, though nobody has found it damaged: a disk or a mount may be back in a
 // moment. True when it is passed over from now on, for a while; it stays listed. A file that is not there is not waited
-// for.
+// for. Where an older one cannot be read either the node is at fault and not the newest, which is tried as long again
+// before the next.
 bool WorkerReports::NoteUnread(const CheckpointIdentity& checkpoint, bool is_missing) {
   constexpr int64_t kPatienceNs = 20'000'000'000;
   constexpr int64_t kPassOverNs = 600'000'000'000;
@@ -301,7 +302,13 @@ bool WorkerReports::NoteUnread(const CheckpointIdentity& checkpoint, bool is_mis
   if (found == crew_.unread.end()) {
     found = crew_.unread.insert(found, {.checkpoint = checkpoint, .since_ns = now_ns_});
   }
-  if (!is_missing && now_ns_ - found->since_ns < kPatienceNs) {
+  const auto newer = std::ranges::max_element(crew_.unread, {}, [&](const Unread& each) {
+    return each.passed_over_until_ns > now_ns_ ? each.checkpoint.iteration : 0;
+  });
+  const bool is_second = newer->passed_over_until_ns > now_ns_ && newer->checkpoint.iteration > checkpoint.iteration;
+  if (!is_missing && is_second) {
+    *newer = {.checkpoint = newer->checkpoint, .since_ns = now_ns_};
+  } else if (!is_missing && now_ns_ - found->since_ns < kPatienceNs) {
     return false;
   }
   found->passed_over_until_ns = now_ns_ + kPassOverNs;

@@ -256,6 +256,11 @@ TEST_CASE("a checkpoint that cannot be read for a while is tried again, then pas
     }
     CHECK(tries >= 4);
     CHECK(tried() == 1);
+    FailToReadThere(f, epoch, 1, absl::StatusCode::kDataLoss);  // nor can that of the other: the node is at fault
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    f.Exit(DeviceAt("north"), 0, 1);
+    StartNorthAgain(f, epoch);
+    CHECK(tried() == 2);
   }
   SECTION("its file is not there: the one before, at once") {
     StartNorthAgain(f, epoch++);
