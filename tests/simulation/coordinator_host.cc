@@ -84,7 +84,8 @@ void Disk::Append(const JobProgress& progress) {
     }
     // A lost worker takes along what it had not reported; nothing else may be wrong. Every rank is busy half of the
     // time.
-    const bool may_lack = job->record.epoch().number() > 1 || job->detail.recoveries_size() > 0;
+    const bool may_lack =
+        job->record.epoch().number() > 1 || job->detail.recoveries_size() > 0 || rules_.LostWorker(progress.job);
     const bool is_wrong = summary.has_loss() && summary.loss() != LossOf(summary.iteration());
     const bool is_whole = summary.has_loss() && std::abs(summary.bubble_ratio() - 0.5) <= 1e-9;
     if (is_wrong || (summary.incomplete() ? !may_lack : !is_whole)) {

@@ -23,6 +23,8 @@ class StoreRules {
 
   // `path`: of the job's checkpoints; empty: it has none.
   void OnInsert(const v1::JobDetail& job, const std::string& path);
+  // True when a worker of the job was lost, whether or not the coordinator had to start another.
+  bool LostWorker(const std::string& job) const { return ledger_.LostWorker(job); }
   // The iteration that the job begins with, as it was applied last.
   int64_t FirstOf(const std::string& job) const;
   // Judges an outcome that is about to be written over `before`.
