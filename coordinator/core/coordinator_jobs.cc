@@ -345,7 +345,7 @@ void Coordinator::Schedule(Now now, const std::string& only) {
     job->again_at_ns = 0;
     AllocationDecision decision = placement_.Decide(*job, promised_, market);
     if (!decision.allocation.has_value()) {
-      if (std::ranges::any_of(job->home, [&](const NodeKey& node) { return placement_.HasStray(*job, node); })) {
+      if (std::ranges::any_of(job->home, [&](const NodeKey& node) { return placement_.EndsSoon(*job, node); })) {
         promised_.insert(job->home.begin(), job->home.end());
       }
       job->links_by_ns = Job::kNoDeadlineNs;

@@ -187,15 +187,23 @@ std::optional<std::string> Placement::Misfit(const JobSpec& spec, const JobLife:
   return std::nullopt;
 }
 
-bool Placement::HasStray(const Job& job, const NodeKey& key) const {
+std::vector<const Stray*> Placement::StraysOf(const Job& job, const NodeKey& key) const {
+  std::vector<const Stray*> found;
   const NodeRecord* node = membership_.Find(key);
   for (int32_t device = 0; node != nullptr && device < node->spec.devices(); ++device) {
     const Stray* stray = strays_.Find({key.site, key.node, device});
     if (stray != nullptr && stray->job == job.name()) {
-      return true;
+      found.push_back(stray);
     }
   }
-  return false;
+  return found;
+}
+
+// One that no agent knows, or whose agent is silent, may take until its grace is over.
+bool Placement::EndsSoon(const Job& job, const NodeKey& key) const {
+  return membership_.IsUsable(key) && std::ranges::any_of(StraysOf(job, key), [](const Stray* stray) {
+           return stray->agent != 0 && !stray->unknown;
+         });
 }
 
 // Names what a job that has trained does not begin without, although there may already be enough devices.
@@ -217,7 +225,7 @@ std::optional<std::string> Placement::AwaitedBy(const Job& job) const {
         return fmt::format("waiting for node {}, which is unfit and tried again every 10 s: {}", DisplayName(key),
                            membership_.Find(key)->trouble->why);
       }
-    } else if (HasStray(job, key)) {
+    } else if (!StraysOf(job, key).empty()) {
       return fmt::format("waiting for its workers on {} to end", DisplayName(key));
     }
   }

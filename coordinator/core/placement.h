@@ -46,8 +46,8 @@ class Placement {
   Market Open() const { return {.offers = Offers()}; }
   // Devices that a PENDING job gets, of nodes that are not promised to others.
   AllocationDecision Decide(const Job& job, const std::set<NodeKey>& promised, Market& market) const;
-  // True when a worker of an earlier run of the job may still be on the node.
-  bool HasStray(const Job& job, const NodeKey& key) const;
+  // True when a worker of an earlier run of the job may still be on the node, and its agent is about to end it.
+  bool EndsSoon(const Job& job, const NodeKey& key) const;
   // Devices that the job would get if it left its own and did without these nodes. `needs_state`: it has to find its
   // state there. REQUIRES: it has a run.
   AllocationDecision WouldGet(const Job& job, const std::set<NodeKey>& without, bool needs_state) const;
@@ -69,6 +69,8 @@ class Placement {
   // Returns those of the offers that suit the job, without these nodes. `goes_on`: it has trained.
   std::vector<NodeOffer> Suiting(const Job& job, std::vector<NodeOffer> offers, bool goes_on,
                                  const std::set<NodeKey>& without) const;
+  // Workers of earlier runs of the job that may still be on the node.
+  std::vector<const Stray*> StraysOf(const Job& job, const NodeKey& key) const;
   AllocationDecision DecideFirst(const Job& job, const std::set<NodeKey>& promised, const Market& market) const;
   // Says why a run on these devices cannot take the job over; nullopt: it can.
   std::optional<std::string> Misfit(const JobSpec& spec, const JobLife::Earlier& earlier,

@@ -50,10 +50,6 @@ struct KnownFailure {
 const KnownFailure kKnownFailures[] = {
     {1931, "is to pause and runs on",
      "a pause does nothing for a job that has trained its last iteration and waits for a full disk to take its state"},
-    {2617, "does not go on without",
-     "a job that could go on waits behind an earlier one, to which all nodes are promised while it waits for its "
-     "workers "
-     "on the lost node to end"},
 };
 
 TEST_CASE("seeds that are known to break a rule do") {

@@ -116,16 +116,52 @@ TEST_CASE("a plan that leaves out the nodes that have the state is none: the job
   f.RunFor(kSecond);
   CHECK(f.CauseOf("tiny") == "waiting for agent east/n0, which is silent");
   CHECK(ListedIn(f) == std::vector<int64_t>{1});
-  // Its nodes are promised to it, until it does not wait any more.
+  // Meanwhile another may have the others: nobody knows how long it waits.
   JobSpec other = Federation::TinyJob({"north"});
   other.name = "other";
   f.Step(ApplyJob{90, other, {}});
+  f.Step(Tick{});
+  CHECK(f.StateOf("other") == v1::JOB_STATE_PROFILING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("nodes are promised to a job whose workers are about to end there") {
+  Federation f = Made();
+  RunSaved(f);
+  Lose(f, "east");
+  for (int i = 0; i < 300 && f.StateOf("tiny") != v1::JOB_STATE_PENDING; ++i) {
+    f.RunFor(kSecond / 10);
+  }
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("waiting for its workers on "));
+  JobSpec other = Federation::TinyJob({"north"});
+  other.name = "other";
+  f.Step(ApplyJob{90, other, {}});
+  f.Heartbeat(f.sessions.at("north"));  // its agent has stopped the worker there
   CHECK(f.StateOf("other") == v1::JOB_STATE_PENDING);
-  f.Step(CancelJob{91, "other", ""});
-  f.Step(CancelJob{92, "tiny", ""});
-  other.name = "third";
-  f.Step(ApplyJob{93, other, {}});
-  CHECK(f.StateOf("third") == v1::JOB_STATE_PROFILING);
+  f.Heartbeat(f.sessions.at("west"));
+  CHECK(f.StateOf("other") == v1::JOB_STATE_PENDING);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("nodes are not promised to a job that waits for a worker of which no agent knows") {
+  Federation f = Made();
+  RunSaved(f);
+  f.Close(f.sessions["west"]);
+  f.Register("west", 2);  // without its worker, which may live
+  Lose(f, "east");
+  for (int i = 0; i < 300 && f.StateOf("tiny") != v1::JOB_STATE_PENDING; ++i) {
+    f.RunFor(kSecond / 10);
+  }
+  f.RunFor(kSecond);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("waiting for its workers on west/n0 "));
+  JobSpec other = Federation::TinyJob({"north"});
+  other.name = "other";
+  f.Step(ApplyJob{90, other, {}});
+  f.Step(Tick{});
+  CHECK(f.StateOf("other") == v1::JOB_STATE_PROFILING);
   CHECK(f.broken == "");
 }
 
