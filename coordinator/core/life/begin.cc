@@ -71,7 +71,8 @@ EpochFacts FactsOf(const Situation& s) {
                    .told_iterations = std::min(s.told.iterations.next(), s.told.evaluations.next()),
                    .secret = s.life.secret,
                    .checkpoints = s.crew.Readable(s.now_ns, s.life.Checkpoints()),
-                   .may_go_back = s.life.may_go_back};
+                   .may_go_back = s.life.may_go_back,
+                   .may_begin_at_end = s.life.state == v1::JOB_STATE_PAUSED && s.life.ended_at >= s.life.end()};
   for (const auto& [key, worker] : s.crew.workers) {
     const Post::Duty duty = s.life.posts.at(key).duty;
     if (duty != Post::Duty::kStopped) {

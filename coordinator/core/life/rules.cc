@@ -162,6 +162,11 @@ Answer Done(const Situation& s) {
 // Reports that come later than this would belong to no epoch.
 Answer Rest(const Situation& s) {
   const std::optional<int64_t>& ends_at = s.crew.ends_at;
+  if (AllTold(s) && s.told.evaluations.next() > s.life.end() && s.life.wants.pause && !s.LastSaved() &&
+      !s.crew.checkpoint_trouble.empty()) {
+    return Enter(v1::JOB_STATE_PAUSED, "paused with all iterations done, before its last state could be written",
+                 s.life.end());
+  }
   if (AllTold(s) || !ends_at.has_value() || s.told.iterations.next() < *ends_at || !s.AllLeft()) {
     return std::nullopt;
   }
@@ -370,7 +375,7 @@ const Rule kRules[] = {
     {"search", {v1::JOB_STATE_PLANNING}, "there is no plan, and all agents are there", "ask the planner", Search},
     {"rest",
      {v1::JOB_STATE_RUNNING},
-     "all members have left the epoch, and its iterations are told",
+     "all members have left the epoch, and its iterations are told; where all are done, the last state is in trouble",
      "PAUSED, or REPLANNING to move",
      Rest},
     {"close", {}, "it is to be cancelled with a checkpoint", "pause; CANCELLED when the checkpoint is there", Close},

@@ -158,7 +158,7 @@ EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts
   }
   const bool goes_back = !old.has_value() || facts.may_go_back;
   const Beginning from = NewestOf(held, goes_back ? facts.checkpoints : std::vector<CheckpointIdentity>{});
-  if (from.state.iteration >= facts.end_iteration && !facts.may_go_back) {
+  if (from.state.iteration >= facts.end_iteration && !facts.may_go_back && !facts.may_begin_at_end) {
     return Wait("all iterations are done");
   }
   // All members have the initial state.

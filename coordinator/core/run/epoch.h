@@ -44,7 +44,8 @@ struct EpochFacts {
   int64_t told_iterations = 0;       // iterations whose figures are all known
   std::string secret;                // fresh, for a new epoch
   std::vector<CheckpointIdentity> checkpoints = {};  // complete on the nodes of the members
-  bool may_go_back = false;  // members have been lost: where no state is held by all, an older one is good enough
+  bool may_go_back = false;       // members have been lost: where no state is held by all, an older one is good enough
+  bool may_begin_at_end = false;  // the job was paused with all iterations done, before its last state was written
 };
 
 struct EpochDecision {
@@ -65,7 +66,8 @@ struct EpochDecision {
 //      checkpoint or the beginning; where none can go on, fail. After a loss, the newest common state before which the
 //      figures of all iterations are told is preferred: a repeated iteration is told again, while figures that went
 //      with a worker would leave a gap.
-//   4. Wait when nothing is left to be done at the end iteration, unless a member that has done it was lost.
+//   4. Wait when nothing is left to be done at the end iteration, unless a member that has done it was lost, or
+//      the last state is still to be written.
 EpochDecision NextEpoch(const std::optional<Epoch>& old, const EpochFacts& facts);
 
 }  // namespace geopipe

@@ -214,6 +214,23 @@ TEST_CASE("a job is completed when its last state is safe, and it is ordered aga
     CHECK(f.CauseOf("tiny") ==
           "all iterations are done; the last state cannot be written and is tried again: no "
           "checkpoint of iteration 3: worker east/n0/0 (site east): no room");
+    if (GENERATE(false, true)) {  // it rests until people have made room
+      f.Step(PauseJob{90, "tiny"});
+      REQUIRE(f.Last<ReplyToCall>().at(0).reply.ok());
+      REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+      CHECK(f.CauseOf("tiny") == "paused with all iterations done, before its last state could be written");
+      f.RunFor(60 * kSecond);
+      CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 0);
+      for (int32_t rank = 0; rank < 3; ++rank) {
+        v1::WorkerReport finished = FinishedReportOf(rank, 1, 3);
+        AddState(finished.mutable_finished()->mutable_states(), 3, 1);
+        f.Answer(f.sites[static_cast<size_t>(rank)], finished);
+      }
+      f.Step(ResumeJob{91, "tiny", "second secret"});
+      REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+      CHECK(f.CauseOf("tiny") == "epoch 2 goes on from iteration 3");
+      return;
+    }
     f.RunFor(9 * kSecond);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
     int asked = 0;
