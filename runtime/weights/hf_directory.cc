@@ -13,8 +13,8 @@
 #include "optimizer/model/transformer.h"
 #include "runtime/base/config/json_reader.h"
 #include "runtime/base/format_of_file.h"
-#include "runtime/base/mapped_file.h"
 #include "runtime/base/utf8.h"
+#include "runtime/weights/mapped_file.h"
 
 namespace geopipe {
 namespace {

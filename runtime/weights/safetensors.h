@@ -14,7 +14,7 @@
 #include <string_view>
 #include <vector>
 
-#include "runtime/base/mapped_file.h"
+#include "runtime/weights/mapped_file.h"
 
 namespace geopipe {
 

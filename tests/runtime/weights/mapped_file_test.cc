@@ -1,4 +1,4 @@
-#include "runtime/base/mapped_file.h"
+#include "runtime/weights/mapped_file.h"
 
 #include <catch2/catch.hpp>
 #include <string>
