@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -29,6 +30,7 @@ constexpr size_t kMaxReadyLine = 4096;
 // allocator's lock at the moment of the fork).
 struct ChildPlan {
   const char* program = nullptr;
+  int program_fd = -1;  // ProcessSpec
   char* const* argv = nullptr;
   char* const* envp = nullptr;
   int stdin_fd = -1;
@@ -93,6 +95,26 @@ void WaitAtGate(int gate_fd) {
   }
 }
 
+// Async-signal-safe. True when the path names the file that is open; false also when that cannot be told.
+bool IsFile(const char* path, int fd) {
+  struct stat named {};
+  struct stat open {};
+  return stat(path, &named) == 0 && fstat(fd, &open) == 0 && named.st_dev == open.st_dev && named.st_ino == open.st_ino;
+}
+
+// Async-signal-safe. Returns when the program cannot be executed.
+void Execute(const ChildPlan& plan) {
+  if (plan.program_fd < 0 || IsFile(plan.program, plan.program_fd)) {
+    execve(plan.program, plan.argv, plan.envp);
+    return;
+  }
+  syscall(SYS_execveat, plan.program_fd, "", plan.argv, plan.envp, AT_EMPTY_PATH);
+  if (errno == ENOENT) {  // a script, and its interpreter would not find it
+    fcntl(plan.program_fd, F_SETFD, 0);
+    syscall(SYS_execveat, plan.program_fd, "", plan.argv, plan.envp, AT_EMPTY_PATH);
+  }
+}
+
 // Async-signal-safe.
 [[noreturn]] void RunChild(const ChildPlan& plan) {
   if (plan.own_process_group) {
@@ -121,7 +143,7 @@ void WaitAtGate(int gate_fd) {
       ReportAndExit(plan.error_fd);
     }
   }
-  execve(plan.program, plan.argv, plan.envp);
+  Execute(plan);
   ReportAndExit(plan.error_fd);
 }
 
@@ -219,6 +241,9 @@ absl::StatusOr<Process> Process::Start(const ProcessSpec& spec) {
   }
   std::vector<int> kept = spec.inherited_fds;
   kept.push_back(error_pipe.second.get());
+  if (spec.program_fd >= 0) {
+    kept.push_back(spec.program_fd);
+  }
   if (spec.gated) {
     kept.push_back(gate.second.get());
   }
@@ -230,6 +255,7 @@ absl::StatusOr<Process> Process::Start(const ProcessSpec& spec) {
   std::vector<std::string> environment = Environment(spec);
   const std::vector<char*> envp = Pointers(environment);
   const ChildPlan plan{.program = spec.program.c_str(),
+                       .program_fd = spec.program_fd,
                        .argv = argv.data(),
                        .envp = envp.data(),
                        .stdin_fd = stdin_fd.get(),

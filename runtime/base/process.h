@@ -28,7 +28,10 @@ struct ExitStatus {
 };
 
 struct ProcessSpec {
-  std::string program{};                                           // path of the executable
+  std::string program{};  // path of the executable
+  // The open file that is executed where `program` is another file by then; -1: whatever `program` is. Either way the
+  // program's own name is `program`. A script keeps the descriptor open, because its interpreter reads it by that.
+  int program_fd = -1;
   std::vector<std::string> args{};                                 // without the program's own name
   std::vector<std::pair<std::string, std::string>> environment{};  // added to this process's, or replacing parts of it
   bool inherits_environment = true;                                // false: `environment` is all

@@ -1,12 +1,15 @@
 #include "runtime/base/process.h"
 
+#include <fcntl.h>
 #include <poll.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <filesystem>
 #include <optional>
 #include <string>
 #include <utility>
@@ -61,6 +64,85 @@ TEST_CASE("How a process ended is told in words") {
   CHECK(ExitStatus{0, SIGKILL}.Description() == "was killed by signal 9 (SIGKILL)");
   CHECK(ExitStatus{0, 0}.success());
   CHECK_FALSE(ExitStatus{0, SIGTERM}.success());
+}
+
+// A program in a folder of its own, and what lies beside it.
+struct Installed {
+  Installed() { WriteFileAtomically(folder.path() / "sibling", "").IgnoreError(); }
+  // Puts a file in the place of the program as packages do: beside it, and renamed.
+  void Install(const std::filesystem::path& from) const {
+    std::filesystem::copy_file(from, folder.path() / "new", std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::rename(folder.path() / "new", program);
+  }
+  void InstallScript(const std::string& script) const {
+    const std::filesystem::path file = folder.path() / "script";
+    REQUIRE(WriteFileAtomically(file, "#!/bin/sh\n" + script + "\n").ok());
+    std::filesystem::permissions(file, std::filesystem::perms::owner_all);
+    Install(file);
+  }
+  UniqueFd Open(int flags) const { return UniqueFd(open(program.c_str(), flags | O_CLOEXEC)); }
+
+  TempFolder folder = *TempFolder::Create("geopipe-process-");
+  std::filesystem::path program = folder.path() / "program";
+};
+
+TEST_CASE("A program that is open is executed whatever its name stands for by now, and finds its name and siblings") {
+  const int flags = GENERATE(O_RDONLY, O_PATH);
+  const bool gated = GENERATE(false, true);
+  const Installed installed;
+  std::filesystem::permissions(installed.folder.path() / "sibling", std::filesystem::perms::owner_all);
+  installed.Install(GEOPIPE_BINARY_DIR "/bin/idle_worker");
+  struct stat began {};
+  REQUIRE(stat(installed.program.c_str(), &began) == 0);
+  const UniqueFd program = installed.Open(flags);
+  const std::string now = GENERATE("the same", "another", "nothing");
+  if (now == "another") {
+    installed.InstallScript("exit 3");
+  } else if (now == "nothing") {
+    std::filesystem::remove(installed.program);
+  }
+  ProcessSpec spec{.program = installed.program.string(), .program_fd = program.get(), .gated = gated};
+  spec.stdout_path = installed.folder.path() / "out";
+  absl::StatusOr<Process> child = Process::Start(spec);
+  REQUIRE(child.ok());
+  if (gated) {
+    REQUIRE(child->Release().ok());
+  }
+  const auto said = [&] { return ReadFile(spec.stdout_path, 1000).value_or(""); };
+  const int64_t until_ns = Clock::Real().NowNs() + kLongNs;
+  while (said().empty()) {
+    REQUIRE(Clock::Real().NowNs() < until_ns);
+    REQUIRE(!child->Wait(1'000'000).has_value());
+  }
+  CHECK(said() == installed.program.string() + " beside " + (installed.folder.path() / "sibling").string() + "\n");
+  struct stat runs {};
+  REQUIRE(stat(("/proc/" + std::to_string(child->pid()) + "/exe").c_str(), &runs) == 0);
+  CHECK(runs.st_ino == began.st_ino);
+}
+
+TEST_CASE("A script that is open is executed whatever its name stands for by now") {
+  const Installed installed;
+  installed.InstallScript("echo old $1");
+  const UniqueFd program = installed.Open(O_RDONLY);
+  if (GENERATE(false, true)) {
+    installed.InstallScript("echo new");
+  }
+  ProcessSpec spec{.program = installed.program.string(), .program_fd = program.get(), .args = {"one"}};
+  spec.stdout_path = installed.folder.path() / "out";
+  absl::StatusOr<Process> child = Process::Start(spec);
+  REQUIRE(child.ok());
+  CHECK(child->Wait(-1)->success());
+  CHECK(*ReadFile(spec.stdout_path, 100) == "old one\n");
+}
+
+TEST_CASE("A program that is open and cannot be executed is an error with its name") {
+  const Installed installed;
+  REQUIRE(WriteFileAtomically(installed.program, "no program").ok());
+  const UniqueFd program = installed.Open(O_RDONLY);
+  std::filesystem::remove(installed.program);
+  const ProcessSpec spec{.program = installed.program.string(), .program_fd = program.get()};
+  const absl::StatusOr<Process> child = Process::Start(spec);
+  CHECK_THAT(std::string(child.status().message()), Catch::Contains("cannot execute " + installed.program.string()));
 }
 
 TEST_CASE("A child gets nothing of this process's environment when its own is all") {
