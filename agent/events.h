@@ -127,6 +127,7 @@ struct SendToCoordinator {
 // keeper is not there this does nothing, and neither do the next two: KeeperListed follows when it is.
 struct StartWorker {
   v1::WorkerId worker;
+  uint64_t run = 0;  // incarnation of the job's run that it is of; 0: not told
 };
 
 struct SignalWorker {

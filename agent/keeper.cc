@@ -75,6 +75,31 @@ UniqueFd OpenPidfd(int64_t pid) {
 
 constexpr const char* kMemoryName = "geopipe-states";
 
+// A file as stat names it; inode 0: there is none.
+struct FileIdentity {
+  uint64_t device = 0;
+  uint64_t inode = 0;
+
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+};
+
+FileIdentity IdentityOf(const UniqueFd& fd) {
+  struct stat info {};
+  return fstat(fd.get(), &info) == 0 ? FileIdentity{info.st_dev, info.st_ino} : FileIdentity{};
+}
+
+// A program that may be executed need not be readable. Reading keeps it on a network file system when it is removed.
+UniqueFd OpenProgram(const std::string& path) {
+  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  return fd.valid() || errno != EACCES ? std::move(fd) : UniqueFd(open(path.c_str(), O_PATH | O_CLOEXEC));
+}
+
+// The program that the worker executes, where that is the file that an earlier keeper had open for its run.
+UniqueFd OpenProgramOf(const v1::KeptWorker& child) {
+  UniqueFd fd = OpenProgram(fmt::format("/proc/{}/exe", child.pid()));
+  return IdentityOf(fd) == FileIdentity{child.program_device(), child.program_inode()} ? std::move(fd) : UniqueFd();
+}
+
 // A worker: a child of this process, or of an earlier keeper and then known by its pidfd alone.
 class Kept {
  public:
@@ -199,6 +224,15 @@ class Keeper {
     for (const auto& [device, child] : earlier) {
       Adopt(child, table.boot_id() == boot_id_);
     }
+    for (const RunKey& run : core_.programs()) {
+      if (!programs_.contains(run)) {
+        LogWarning(
+            "no worker of this run of job {} is left to take its program over from; its next ones run what is "
+            "installed",
+            run.job);
+        Take(ProgramLost{run});
+      }
+    }
   }
 
   LeaveKeeper::Reason Run() {
@@ -236,6 +270,7 @@ class Keeper {
       if (child.memory_fd() != 0) {
         AdoptMemory(key, child, kept->second);
       }
+      AdoptProgram(child, kept->second);
     } else {
       Take(MemoryLost{key});
       Ended(child, {.exit_code = kUnknownExitCode, .signal = 0});
@@ -251,6 +286,17 @@ class Keeper {
     LogWarning("cannot take over the memory of the worker of device {}; its successor will not find its states",
                key.device);
     Take(MemoryLost{key});
+  }
+
+  void AdoptProgram(const v1::KeptWorker& child, Kept& kept) {
+    const RunKey run{child.worker().job(), child.run_incarnation()};
+    if (run.incarnation == 0 || child.program_inode() == 0 || programs_.contains(run)) {
+      return;
+    }
+    UniqueFd program = OpenProgramOf(child);
+    if (program.valid() && !kept.Ended().has_value()) {  // else the process of this number may have been another
+      programs_[run] = std::move(program);
+    }
   }
 
   void Ended(const v1::KeptWorker& child, const ExitStatus& status) {
@@ -399,6 +445,31 @@ class Keeper {
     return memory_.at(device).get();
   }
 
+  // The program that is kept open for the worker's run; -1: none is, and it executes what is installed.
+  int ProgramFor(const Spawn& effect) {
+    const v1::KeeperStart& start = effect.start;
+    if (effect.program == Spawn::Program::kInstalled) {
+      return -1;
+    }
+    const RunKey run{start.worker().job(), start.run_incarnation()};
+    if (effect.program == Spawn::Program::kOpened) {
+      UniqueFd program = OpenProgram(start.program());
+      if (!program.valid()) {
+        LogWarning("{}; the next worker of this run may run another program",
+                   std::string(ErrnoStatus(errno, fmt::format("cannot open {}", start.program())).message()));
+        events_.emplace_back(ProgramLost{run});
+        return -1;
+      }
+      programs_[run] = std::move(program);
+    }
+    const UniqueFd& program = programs_.at(run);
+    if (IdentityOf(program) != IdentityOf(OpenProgram(start.program()))) {
+      LogInfo("the worker of device {} runs the program that its run of job {} began with; {} is another one by now",
+              start.worker().device(), run.job, start.program());
+    }
+    return program.get();
+  }
+
   void Carry(Spawn& effect) {
     const v1::KeeperStart& start = effect.start;
     ProcessSpec spec;
@@ -418,12 +489,18 @@ class Keeper {
       spec.args.insert(spec.args.end(), {"--kept-memory-fd", std::to_string(memory_fd)});
     }
     MoveLogAside(start.log_path(), start.log_bytes());
+    spec.program_fd = ProgramFor(effect);
     v1::KeptWorker child;
     *child.mutable_worker() = start.worker();
     child.set_log_path(start.log_path());
     child.set_log_start(FileSize(start.log_path()));
     child.set_log_bytes(start.log_bytes());
     child.set_memory_fd(memory_fd);
+    if (spec.program_fd >= 0) {
+      const FileIdentity program = IdentityOf(programs_.at({start.worker().job(), start.run_incarnation()}));
+      child.set_program_device(program.device);
+      child.set_program_inode(program.inode);
+    }
     absl::StatusOr<Process> process = Process::Start(spec);
     if (!process.ok()) {
       if (!effect.hands_memory_on) {
@@ -500,6 +577,7 @@ class Keeper {
   }
 
   void Carry(DropMemory& effect) { memory_.erase(effect.device); }
+  void Carry(DropProgram& effect) { programs_.erase(effect.run); }
 
   void Carry(TakeMemory& effect) {
     UniqueFd memory = agent_.valid() ? OpenStateMemory(PeerPid(agent_.get()), effect.fd) : UniqueFd();
@@ -555,9 +633,10 @@ class Keeper {
   std::deque<std::pair<uint64_t, Deferred>> deferred_;  // until that table is written
   KeeperCore core_;
   std::deque<KeeperEvent> events_;
-  std::map<int32_t, Kept> kept_;        // by device; those of core_.running()
-  std::map<int32_t, UniqueFd> memory_;  // by device; what its worker keeps its states in, or the last one has left
-  std::set<int32_t> cut_;               // devices whose log was cut while their worker ran
+  std::map<int32_t, Kept> kept_;         // by device; those of core_.running()
+  std::map<int32_t, UniqueFd> memory_;   // by device; what its worker keeps its states in, or the last one has left
+  std::map<RunKey, UniqueFd> programs_;  // what the workers of a run execute; those of core_.programs()
+  std::set<int32_t> cut_;                // devices whose log was cut while their worker ran
   UniqueFd agent_;
   KeeperConnection agent_id_ = 0;
   absl::Status saved_;            // of the latest table that was written

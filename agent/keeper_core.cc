@@ -14,6 +14,8 @@ namespace {
 
 constexpr int kMaxSignal = 64;
 
+RunKey RunOf(const v1::KeptWorker& child) { return {child.worker().job(), child.run_incarnation()}; }
+
 void Warn(std::string text, KeeperEffects& effects) {
   effects.emplace_back(WriteLog{LogLevel::kWarning, std::move(text)});
 }
@@ -36,6 +38,11 @@ KeeperCore::KeeperCore(int64_t now_ns, const KeeperCoreOptions& options, const v
     : options_(options), busy_until_ns_(now_ns) {
   for (const v1::KeptWorker& child : table.running()) {
     running_[child.worker().device()] = child;
+    if (child.run_incarnation() != 0 && child.program_inode() != 0) {
+      KeptProgram& program = programs_[RunOf(child)];
+      program.devices.insert(child.worker().device());
+      program.works = true;
+    }
   }
   for (const v1::WorkerExit& exit : table.ended()) {
     ended_[{exit.worker().device(), exit.worker().incarnation()}] = exit;
@@ -47,7 +54,18 @@ int64_t KeeperCore::next_deadline_ns() const {
   for (const auto& [device, memory] : memory_) {
     deadline_ns = std::min(deadline_ns, memory.until_ns);
   }
+  for (const auto& [run, program] : programs_) {
+    deadline_ns = std::min(deadline_ns, program.until_ns.value_or(deadline_ns));
+  }
   return deadline_ns;
+}
+
+std::vector<RunKey> KeeperCore::programs() const {
+  std::vector<RunKey> runs;
+  for (const auto& [run, program] : programs_) {
+    runs.push_back(run);
+  }
+  return runs;
 }
 
 KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
@@ -62,10 +80,11 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
                    }
                  },
                  [&](ChildStarted& e) { OnStarted(std::move(e), effects); },
-                 [&](ChildReleased& e) { OnReleased(e, effects); },
-                 [&](ChildFailed& e) { OnFailed(e, effects); },
+                 [&](ChildReleased& e) { OnReleased(now_ns, e, effects); },
+                 [&](ChildFailed& e) { OnFailed(now_ns, e, effects); },
                  [&](MemoryLost& e) { OnMemoryLost(e); },
                  [&](MemoryGone& e) { memory_.erase(e.device); },
+                 [&](ProgramLost& e) { programs_.erase(e.run); },
                  [&](ChildEnded& e) { OnEnded(now_ns, std::move(e), effects); },
                  [&](FolderSeen& e) { has_folder_ = e.is_there; },
                  [&](MustStay&) {
@@ -173,26 +192,85 @@ void KeeperCore::OnStart(v1::KeeperStart start, KeeperEffects& effects) {
     Warn(fmt::format("refused to start a worker: {}", std::string(status.message())), effects);
     return Fail(start.worker(), status, effects);
   }
-  *running_[key.first].mutable_worker() = start.worker();
+  v1::KeptWorker& child = running_[key.first];
+  *child.mutable_worker() = start.worker();
+  child.set_run_incarnation(start.run_incarnation());
+  const Spawn::Program program = ProgramFor(RunOf(child), key.first, effects);
   const auto left = memory_.find(key.first);
   const bool hands_on = left != memory_.end() && left->second.job == start.worker().job() && start.takes_memory();
   if (left != memory_.end() && !hands_on) {
     memory_.erase(left);
     effects.emplace_back(DropMemory{key.first});
   }
-  effects.emplace_back(Spawn{std::move(start), hands_on});
+  effects.emplace_back(Spawn{std::move(start), hands_on, program});
+}
+
+// Says what a worker of the run executes that is to start on the device, which is no other run's any more.
+Spawn::Program KeeperCore::ProgramFor(const RunKey& run, int32_t device, KeeperEffects& effects) {
+  for (const RunKey& other : programs()) {
+    std::set<int32_t>& devices = programs_.at(other).devices;
+    if (other != run && devices.erase(device) > 0 && devices.empty()) {
+      DropProgramOf(other, effects);
+    }
+  }
+  const bool is_kept = programs_.contains(run);
+  if (run.incarnation == 0 || (!is_kept && !MakeRoomForProgram(effects))) {
+    return Spawn::Program::kInstalled;
+  }
+  KeptProgram& program = programs_[run];
+  program.devices.insert(device);
+  program.until_ns.reset();
+  return is_kept ? Spawn::Program::kKept : Spawn::Program::kOpened;
+}
+
+// False when as many as may be are kept for runs that have workers here.
+bool KeeperCore::MakeRoomForProgram(KeeperEffects& effects) {
+  if (programs_.size() < options_.max_programs) {
+    return true;
+  }
+  const auto oldest = std::ranges::min_element(programs_, {}, [](const auto& entry) {
+    return entry.second.until_ns.value_or(std::numeric_limits<int64_t>::max());
+  });
+  if (oldest == programs_.end() || !oldest->second.until_ns.has_value()) {
+    return false;
+  }
+  DropProgramOf(RunKey(oldest->first), effects);
+  return true;
+}
+
+void KeeperCore::DropProgramOf(const RunKey& run, KeeperEffects& effects) {
+  effects.emplace_back(DropProgram{run});
+  programs_.erase(run);
+}
+
+void KeeperCore::LeaveProgram(int64_t now_ns, const RunKey& run, bool worked, KeeperEffects& effects) {
+  const auto at = programs_.find(run);
+  if (at == programs_.end()) {
+    return;
+  }
+  at->second.works = at->second.works || worked;
+  if (std::ranges::any_of(running_, [&](const auto& entry) { return RunOf(entry.second) == run; })) {
+    return;
+  }
+  if (at->second.works) {
+    at->second.until_ns = now_ns + options_.kept_program_ns;
+  } else {
+    DropProgramOf(run, effects);
+  }
 }
 
 void KeeperCore::OnStarted(ChildStarted event, KeeperEffects& effects) {
   const v1::WorkerId& id = event.child.worker();
   const WorkerKey key{id.device(), id.incarnation()};
+  event.child.set_run_incarnation(running_.at(key.device).run_incarnation());
   running_[key.device] = std::move(event.child);
   waiting_.insert(key.device);
   Save(effects);
   effects.emplace_back(ReleaseChild{key});
 }
 
-void KeeperCore::OnReleased(const ChildReleased& event, KeeperEffects& effects) {
+void KeeperCore::OnReleased(int64_t now_ns, const ChildReleased& event, KeeperEffects& effects) {
+  released_ns_[event.worker.device] = now_ns;
   waiting_.erase(event.worker.device);
   memory_.erase(event.worker.device);  // the worker has it now
   Tell(RunningNews(running_.at(event.worker.device)), effects);
@@ -223,16 +301,24 @@ void KeeperCore::OnTick(int64_t now_ns, KeeperEffects& effects) {
     }
     return over;
   });
+  for (const RunKey& run : programs()) {
+    if (const std::optional<int64_t> until_ns = programs_.at(run).until_ns;
+        until_ns.has_value() && *until_ns <= now_ns) {
+      DropProgramOf(run, effects);
+    }
+  }
 }
 
-void KeeperCore::OnFailed(const ChildFailed& event, KeeperEffects& effects) {
+void KeeperCore::OnFailed(int64_t now_ns, const ChildFailed& event, KeeperEffects& effects) {
   const auto at = running_.find(event.worker.device());
   const bool in_table = at->second.pid() != 0;
   if (at->second.memory_fd() != 0 && !memory_.contains(event.worker.device())) {
     effects.emplace_back(DropMemory{event.worker.device()});  // the memory was new, and nothing is in it
   }
+  const RunKey run = RunOf(at->second);
   running_.erase(at);
   waiting_.erase(event.worker.device());
+  LeaveProgram(now_ns, run, false, effects);
   if (in_table) {
     Save(effects);
   }
@@ -268,8 +354,14 @@ void KeeperCore::OnEnded(int64_t now_ns, ChildEnded event, KeeperEffects& effect
       memory_[event.worker.device] = {at->second.worker().job(), now_ns + options_.kept_memory_ns};
     }
   }
+  const auto released = released_ns_.find(event.worker.device);  // an earlier keeper has released it long ago
+  const bool is_young = released != released_ns_.end() && now_ns - released->second < options_.proving_ns;
+  const bool by_itself = event.signal == 0 && event.exit_code != 0 && event.exit_code != kUnknownExitCode;
+  const RunKey run = RunOf(at->second);
   running_.erase(at);
   waiting_.erase(event.worker.device);
+  released_ns_.erase(event.worker.device);
+  LeaveProgram(now_ns, run, !(is_young && by_itself), effects);
   ended_[{event.worker.device, event.worker.incarnation}] = exit;
   Save(effects);
   Tell(ExitNews(exit), effects);

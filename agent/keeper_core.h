@@ -1,6 +1,6 @@
-// The keeper's core: owns the workers that run, the memory that they keep their states in and the exits that no
-// coordinator has taken yet, and serves one agent at a time. One function, Step(now, event) -> effects; it starts no
-// process and opens no socket (agent/keeper.h does).
+// The keeper's core: owns the workers that run, the memory that they keep their states in, the programs that they
+// execute and the exits that no coordinator has taken yet, and serves one agent at a time. One function, Step(now,
+// event) -> effects; it starts no process and opens no socket (agent/keeper.h does).
 //
 // What holds (tests/agent/keeper_core_test.cc):
 //   - at most one worker runs per device;
@@ -11,6 +11,10 @@
 //   - a worker that ends otherwise than by itself with code 0 leaves its memory to the next one of the same job on its
 //     device, for some time; one of another job never sees it;
 //   - memory of an ended worker is also held by the agent, and comes back with it to a keeper that has lost it;
+//   - all workers of a run execute the file that the first of them executed, as long as one of them runs here and for
+//     some time after the last; a worker of another run never executes it for that. A keeper that follows another has
+//     it of a worker that runs;
+//   - a program with which no worker of its run came up is not kept: it may be mended;
 //   - a keeper leaves when nobody needs it: it keeps nothing; or it keeps exits alone, which the next keeper finds in
 //     the table, and no agent has asked for long; or its folder is gone, and nothing runs;
 //   - no request ends the keeper: what does not fit is logged and passed over.
@@ -18,6 +22,7 @@
 
 #include <absl/status/status.h>
 
+#include <compare>
 #include <cstdint>
 #include <map>
 #include <optional>
@@ -33,6 +38,14 @@ namespace geopipe::agent {
 
 // One connection of an agent, counted from 1.
 using KeeperConnection = uint64_t;
+
+// One run of a job. Its workers execute one program.
+struct RunKey {
+  std::string job;
+  uint64_t incarnation = 0;  // 0: the agent has not told it, and nothing is kept for it
+
+  friend auto operator<=>(const RunKey&, const RunKey&) = default;
+};
 
 // --- Events -----------------------------------------------------------------------------------------------------
 
@@ -74,6 +87,11 @@ struct MemoryGone {
   int32_t device = 0;
 };
 
+// Comes when the program of the run could not be opened or, at the start of a keeper, taken over.
+struct ProgramLost {
+  RunKey run;
+};
+
 struct ChildEnded {
   WorkerKey worker;
   int32_t exit_code = 0;  // -1 with signal 0: not known
@@ -90,7 +108,7 @@ struct FolderSeen {
 struct MustStay {};
 
 using KeeperEvent = std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildReleased, ChildFailed,
-                                 MemoryLost, MemoryGone, ChildEnded, FolderSeen, MustStay, Tick>;
+                                 MemoryLost, MemoryGone, ProgramLost, ChildEnded, FolderSeen, MustStay, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -98,8 +116,14 @@ using KeeperEvent = std::variant<AgentConnected, AgentAsked, AgentLeft, ChildSta
 // ChildFailed before any other event. A program that takes memory gets that which is held of its device, or where
 // `hands_memory_on` is false new memory, which is let go of when there is no process in the end.
 struct Spawn {
+  enum class Program : uint8_t {
+    kInstalled,  // the file that the order names
+    kOpened,     // the same, and it is kept open for the run
+    kKept,       // the file that is kept open for the run
+  };
   v1::KeeperStart start;
   bool hands_memory_on = false;
+  Program program = Program::kInstalled;
 };
 
 // Answered by ChildReleased, or by ChildFailed where it cannot execute or the table was not saved, when the tables
@@ -125,6 +149,11 @@ struct DropMemory {
   int32_t device = 0;
 };
 
+// Closes the program that is kept open for a run, if any.
+struct DropProgram {
+  RunKey run;
+};
+
 struct TellAgent {
   KeeperConnection connection = 0;
   v1::KeeperNews news;
@@ -142,8 +171,8 @@ struct LeaveKeeper {
   Reason reason = Reason::kNothingKept;
 };
 
-using KeeperEffect =
-    std::variant<Spawn, ReleaseChild, SignalChild, TakeMemory, DropMemory, TellAgent, SaveTable, WriteLog, LeaveKeeper>;
+using KeeperEffect = std::variant<Spawn, ReleaseChild, SignalChild, TakeMemory, DropMemory, DropProgram, TellAgent,
+                                  SaveTable, WriteLog, LeaveKeeper>;
 using KeeperEffects = std::vector<KeeperEffect>;
 
 struct KeeperCoreOptions {
@@ -153,6 +182,14 @@ struct KeeperCoreOptions {
   int64_t rest_ns = int64_t{600} * 1'000'000'000;
   // Time for which the memory of a worker that has ended is held.
   int64_t kept_memory_ns = int64_t{3600} * 1'000'000'000;
+  // Time for which the program of a run is kept open after the end of the last of its workers here. It is closed sooner
+  // when workers of other runs have taken all devices that these had.
+  int64_t kept_program_ns = int64_t{3600} * 1'000'000'000;
+  // A worker that ends by itself with an error sooner than this has not shown that its program works.
+  int64_t proving_ns = int64_t{10} * 1'000'000'000;
+  // Limit on programs kept open. At it, that of the run whose workers ended first is closed; where all have workers,
+  // those of a further run execute what is installed.
+  size_t max_programs = 64;
   size_t max_running = 1024;
   size_t max_ended = 4096;  // limit on exits not yet forgotten; at it, no worker is started
 };
@@ -169,6 +206,8 @@ class KeeperCore {
   int64_t next_deadline_ns() const;
   // Running workers by device.
   const std::map<int32_t, v1::KeptWorker>& running() const { return running_; }
+  // Runs whose program is kept open.
+  std::vector<RunKey> programs() const;
 
  private:
   using Key = std::pair<int32_t, uint64_t>;  // device, incarnation
@@ -179,15 +218,27 @@ class KeeperCore {
     int64_t until_ns = 0;
   };
 
+  // The program of a run.
+  struct KeptProgram {
+    std::set<int32_t> devices = {};                  // whose latest worker was of the run
+    bool works = false;                              // some worker has come up with it
+    std::optional<int64_t> until_ns = std::nullopt;  // unset: a worker of the run is there
+  };
+
   void OnConnected(KeeperConnection connection, KeeperEffects& effects);
   void OnAsked(int64_t now_ns, AgentAsked event, KeeperEffects& effects);
   void OnStart(v1::KeeperStart start, KeeperEffects& effects);
+  Spawn::Program ProgramFor(const RunKey& run, int32_t device, KeeperEffects& effects);
+  bool MakeRoomForProgram(KeeperEffects& effects);
+  void DropProgramOf(const RunKey& run, KeeperEffects& effects);
+  // A worker of the run is no more; `worked`: it had come up. The program goes with the last one if none had.
+  void LeaveProgram(int64_t now_ns, const RunKey& run, bool worked, KeeperEffects& effects);
   absl::Status CheckStart(const v1::KeeperStart& start) const;
   void OnSignal(const v1::KeeperSignal& signal, KeeperEffects& effects) const;
   void OnHeld(int64_t now_ns, const v1::KeeperHeld& held, KeeperEffects& effects);
   void OnStarted(ChildStarted event, KeeperEffects& effects);
-  void OnFailed(const ChildFailed& event, KeeperEffects& effects);
-  void OnReleased(const ChildReleased& event, KeeperEffects& effects);
+  void OnFailed(int64_t now_ns, const ChildFailed& event, KeeperEffects& effects);
+  void OnReleased(int64_t now_ns, const ChildReleased& event, KeeperEffects& effects);
   void OnMemoryLost(const MemoryLost& event);
   void OnEnded(int64_t now_ns, ChildEnded event, KeeperEffects& effects);
   void OnTick(int64_t now_ns, KeeperEffects& effects);
@@ -204,6 +255,8 @@ class KeeperCore {
   std::set<int32_t> waiting_;                  // devices of those that wait for their release
   std::map<Key, v1::WorkerExit> ended_;
   std::map<int32_t, LeftMemory> memory_;  // by device; what a worker that runs has is not in it
+  std::map<RunKey, KeptProgram> programs_;
+  std::map<int32_t, int64_t> released_ns_;  // by device, of the workers that this keeper has released
   std::optional<KeeperConnection> agent_;
   int64_t busy_until_ns_;  // it rests since then
   bool has_folder_ = true;

@@ -109,7 +109,8 @@ int64_t WorkerFleet::next_deadline_ns() const {
 
 void WorkerFleet::Start(int64_t now_ns, const v1::StartWorkers& order, Effects& effects) {
   for (const int32_t device : order.devices()) {
-    v1::WorkerId id;
+    StartWorker start{.worker = {}, .run = order.run_incarnation()};
+    v1::WorkerId& id = start.worker;
     id.set_site(config_.site);
     id.set_node(config_.node);
     id.set_device(device);
@@ -125,7 +126,7 @@ void WorkerFleet::Start(int64_t now_ns, const v1::StartWorkers& order, Effects& 
     }
     const auto at = workers_.find(device);
     if (at == workers_.end()) {
-      StartOne(now_ns, id, effects);
+      StartOne(now_ns, start, effects);
       continue;
     }
     Worker& holder = at->second;
@@ -136,20 +137,23 @@ void WorkerFleet::Start(int64_t now_ns, const v1::StartWorkers& order, Effects& 
       Refuse(id, fmt::format("device {} is held by a worker of job {}", device, holder.id.job()), effects);
       continue;
     }
-    if (holder.successor.has_value() && !Same(*holder.successor, id)) {
-      Refuse(*holder.successor, "another worker was ordered for the device before this one was started", effects);
+    if (holder.successor.has_value() && !Same(holder.successor->worker, id)) {
+      Refuse(holder.successor->worker, "another worker was ordered for the device before this one was started",
+             effects);
     }
-    holder.successor = id;
+    holder.successor = std::move(start);
   }
 }
 
-void WorkerFleet::StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effects) {
+void WorkerFleet::StartOne(int64_t now_ns, const StartWorker& start, Effects& effects) {
+  const v1::WorkerId& id = start.worker;
   Worker worker;
   worker.id = id;
+  worker.run = start.run;
   worker.attach_by_awake_ns = AttachByAwakeNs(now_ns);
   const bool is_new = workers_.emplace(id.device(), std::move(worker)).second;
   GP_CHECK(is_new, "device {} has a worker", id.device());
-  effects.emplace_back(StartWorker{id});
+  effects.emplace_back(start);
 }
 
 // Tells the coordinator that a worker that it ordered will not start.
@@ -244,8 +248,8 @@ void WorkerFleet::Stop(int64_t now_ns, const v1::StopWorkers& order, Effects& ef
   stop.set_reason(order.reason());
   stop.set_keeps_state(order.keeps_state());
   for (auto& [device, worker] : workers_) {
-    if (worker.successor.has_value() && meant(*worker.successor)) {
-      Refuse(*worker.successor, "stopped before it was started: " + order.reason(), effects);
+    if (worker.successor.has_value() && meant(worker.successor->worker)) {
+      Refuse(worker.successor->worker, "stopped before it was started: " + order.reason(), effects);
       worker.successor.reset();
     }
     if (meant(worker.id)) {
@@ -317,7 +321,7 @@ void WorkerFleet::OnListed(int64_t now_ns, const KeeperListed& event, Effects& e
     }
     // The order to start it may be lost, or on its way: only the keeper can say how it ends. Signals may be lost, too.
     if (!is_listed) {
-      effects.emplace_back(StartWorker{worker.id});
+      effects.emplace_back(StartWorker{worker.id, worker.run});
     }
     if (worker.killed) {
       effects.emplace_back(SignalWorker{KeyOf(worker.id), SIGKILL});
@@ -362,7 +366,7 @@ void WorkerFleet::ListEnded(int64_t now_ns, const v1::WorkerExit& exit, Effects&
     // The keeper died while it started this worker, and nobody has heard of the worker since.
     known->attach_by_awake_ns = AttachByAwakeNs(now_ns);
     effects.emplace_back(ForgetExit{KeyOf(known->id)});
-    effects.emplace_back(StartWorker{known->id});
+    effects.emplace_back(StartWorker{known->id, known->run});
     return;
   }
   WorkerExited exited{.worker = KeyOf(exit.worker()),

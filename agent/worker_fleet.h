@@ -89,6 +89,7 @@ class WorkerFleet {
  private:
   struct Worker {
     v1::WorkerId id;
+    uint64_t run = 0;                // 0: not known
     int64_t pid = 0;                 // 0: the keeper has not said that it runs
     int64_t attach_by_awake_ns = 0;  // meaningful until it has attached once
     bool has_attached = false;
@@ -107,7 +108,7 @@ class WorkerFleet {
     bool killed = false;
     std::optional<WorkerExited> exited;  // its stream is still being read
     int64_t drained_by_ns = 0;
-    std::optional<v1::WorkerId> successor;
+    std::optional<StartWorker> successor;
 
     bool Began() const { return pid != 0 || has_attached; }
     bool StopOrdered() const { return kill_at_ns.has_value() || killed; }
@@ -118,7 +119,7 @@ class WorkerFleet {
 
   bool attached() const;
   bool IsOurs(const v1::WorkerId& id) const;
-  void StartOne(int64_t now_ns, const v1::WorkerId& id, Effects& effects);
+  void StartOne(int64_t now_ns, const StartWorker& start, Effects& effects);
   void Refuse(const v1::WorkerId& id, std::string reason, Effects& effects);
   void StopOne(int64_t now_ns, int64_t grace_ns, const v1::StopCommand& stop, Worker& worker, Effects& effects);
   void Kill(Worker& worker, Effects& effects);

@@ -42,12 +42,13 @@ bool IsPassedOn(const AgentConfig& config, std::string_view name) {
          std::ranges::find(config.pass_environment, name) != config.pass_environment.end();
 }
 
-v1::KeeperRequest StartRequest(const AgentConfig& config, const v1::WorkerId& worker, size_t log_bytes) {
-  ProcessSpec spec = WorkerProcess(config, worker);
+v1::KeeperRequest StartRequest(const AgentConfig& config, const StartWorker& order, size_t log_bytes) {
+  ProcessSpec spec = WorkerProcess(config, order.worker);
   AddPassedEnvironment(config, spec);
   v1::KeeperRequest request;
   v1::KeeperStart& start = *request.mutable_start();
-  *start.mutable_worker() = worker;
+  *start.mutable_worker() = order.worker;
+  start.set_run_incarnation(order.run);
   start.set_program(spec.program);
   start.mutable_args()->Assign(spec.args.begin(), spec.args.end());
   const auto add = [&start](std::string_view name, std::string_view value) {
@@ -195,7 +196,7 @@ bool WorkerSupervisor::stopping() {
 }
 
 void WorkerSupervisor::Carry(const StartWorker& start) {
-  v1::KeeperRequest request = StartRequest(config_, start.worker, options_.log_bytes);
+  v1::KeeperRequest request = StartRequest(config_, start, options_.log_bytes);
   if (request.ByteSizeLong() > kMaxKeeperPacketBytes) {
     LogError(
         "the agent's environment is too large for a worker: {} bytes and at most {} are passed on; the worker gets "

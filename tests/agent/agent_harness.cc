@@ -69,7 +69,8 @@ struct Describer {
     return fmt::format("send {} {}", e.connection, DescribeUp(e.message));
   }
   std::string operator()(const StartWorker& e) const {
-    return fmt::format("start {}", KeyText(e.worker.device(), e.worker.incarnation()));
+    return fmt::format("start {}{}", KeyText(e.worker.device(), e.worker.incarnation()),
+                       e.run == 0 ? "" : fmt::format(" of run {}", e.run));
   }
   std::string operator()(const SignalWorker& e) const {
     return fmt::format("signal {} {}", KeyText(e.worker.device, e.worker.incarnation), e.signal);

@@ -47,10 +47,10 @@ WorkerMessage IterationFrom(SessionId session, const v1::WorkerId& worker, int64
 WorkerMessage HeartbeatFrom(SessionId session, const v1::WorkerId& worker, int64_t iteration);
 
 // "dial 1 [0#7]" (living workers), "hangup 1", "send 1 heartbeat", "send 1 0#7 iteration 3", "send 1 0#7 exit 0/9:
-// words" (code/signal; several reports of one message: with " + " between), "start 0#7", "signal 0#7 9", "accept 5",
-// "command 5 prepare", "beat 5 taken 3", "forget 0#7", "read on 5", "remember 9", "close 5 UNAUTHENTICATED", "probe 3
-// pacer /state/pacer-east-west", "stop probe 3", "send 1 probe 3 measured", "announce", "exit", "exit ALREADY_EXISTS",
-// "log info".
+// words" (code/signal; several reports of one message: with " + " between), "start 0#7", "start 0#7 of run 5", "signal
+// 0#7 9", "accept 5", "command 5 prepare", "beat 5 taken 3", "forget 0#7", "read on 5", "remember 9", "close 5
+// UNAUTHENTICATED", "probe 3 pacer /state/pacer-east-west", "stop probe 3", "send 1 probe 3 measured", "announce",
+// "exit", "exit ALREADY_EXISTS", "log info".
 std::string Describe(const Effect& effect);
 // Describes all effects except log lines and "read on".
 std::vector<std::string> Describe(const Effects& effects);

@@ -238,6 +238,25 @@ TEST_CASE("a stop survives a broken stream, and a relayed stop ends, too") {
   CHECK(Count(lines, "signal 0#7 9") == 1);
 }
 
+TEST_CASE("the keeper is told of which run each worker is that it is to start") {
+  HopsNode node;
+  const auto start = [](uint64_t incarnation, uint64_t run) {
+    CoordinatorMessage order = Start(1, {0}, incarnation);
+    order.message.mutable_start_workers()->set_run_incarnation(run);
+    return order;
+  };
+  CHECK(node.At(0, start(7, 5)) == Strings{"start 0#7 of run 5"});
+  CHECK(node.At(1, Listed({})) == Strings{"start 0#7 of run 5"});  // the order was lost with its keeper
+  v1::WorkerExit unknown = ExitOf(TestWorker(0), 0);
+  unknown.set_exit_code(kUnknownExitCode);
+  CHECK(node.At(2, Listed({}, {unknown})) == Strings{"forget 0#7", "start 0#7 of run 5"});
+  node.At(3, WorkerStarted{{0, 7}, 100});
+  node.At(4, Stop(1, 0, "tiny", {0}, 7));
+  CHECK(node.At(5, start(8, 6)).empty());  // its successor waits
+  const Strings lines = node.At(6, WorkerExited{{0, 7}, 100, 0, 9, ""});
+  CHECK(Count(lines, "start 0#8 of run 6") == 1);
+}
+
 TEST_CASE("a worker hears that a report was taken when the coordinator has taken it") {
   HopsNode node;
   node.At(0, Start(1, {0}));

@@ -26,7 +26,10 @@ std::string KeptName(const v1::WorkerId& id) { return fmt::format("{}#{}", id.de
 
 struct KeeperDescriber {
   std::string operator()(const Spawn& e) const {
-    return fmt::format("spawn {}{}", KeptName(e.start.worker()), e.hands_memory_on ? " with memory" : "");
+    return fmt::format("spawn {}{}{}", KeptName(e.start.worker()), e.hands_memory_on ? " with memory" : "",
+                       e.program == Spawn::Program::kOpened ? ", opened"
+                       : e.program == Spawn::Program::kKept ? ", kept"
+                                                            : "");
   }
   std::string operator()(const ReleaseChild& e) const {
     return fmt::format("release {}#{}", e.worker.device, e.worker.incarnation);
@@ -36,6 +39,9 @@ struct KeeperDescriber {
   }
   std::string operator()(const TakeMemory& e) const { return fmt::format("take {} from {}", e.device, e.fd); }
   std::string operator()(const DropMemory& e) const { return fmt::format("drop {}", e.device); }
+  std::string operator()(const DropProgram& e) const {
+    return fmt::format("close {}:{}", e.run.job, e.run.incarnation);
+  }
   std::string operator()(const TellAgent& e) const {
     switch (e.news.news_case()) {
       case v1::KeeperNews::kRunning:
@@ -68,8 +74,9 @@ Lines DescribeAll(const KeeperEffects& effects) {
   return lines;
 }
 
-v1::KeeperRequest StartOf(int32_t device, uint64_t incarnation = 7, const std::string& job = "tiny") {
+v1::KeeperRequest StartOf(int32_t device, uint64_t incarnation = 7, const std::string& job = "tiny", uint64_t run = 0) {
   v1::KeeperRequest request;
+  request.mutable_start()->set_run_incarnation(run);
   *request.mutable_start()->mutable_worker() = TestWorker(device, incarnation, job);
   request.mutable_start()->set_program("/bin/worker");
   request.mutable_start()->set_log_path("/log");
@@ -116,6 +123,21 @@ class KeptCore {
     Lines lines = At(now_ns, AgentAsked{1, StartOf(0, incarnation, job)});
     At(now_ns, StartedAs(0, 100, incarnation, job, 9));
     At(now_ns, ChildReleased{{0, incarnation}});
+    return lines;
+  }
+  // A worker of the run without memory: how it is spawned. It then runs.
+  Lines Run(int64_t now_ns, int32_t device, uint64_t incarnation, uint64_t run, const std::string& job = "tiny") {
+    v1::KeeperRequest start = StartOf(device, incarnation, job, run);
+    start.mutable_start()->clear_takes_memory();
+    Lines lines = At(now_ns, AgentAsked{1, std::move(start)});
+    At(now_ns, StartedAs(device, 100, incarnation, job));
+    At(now_ns, ChildReleased{{device, incarnation}});
+    return lines;
+  }
+  // The worker is killed, or ends by itself with the code. What is closed for it.
+  Lines End(int64_t now_ns, int32_t device, uint64_t incarnation, int code = 0, int signal = 0) {
+    Lines lines = At(now_ns, ChildEnded{{device, incarnation}, code, signal, ""});
+    std::erase_if(lines, [](const std::string& line) { return !line.starts_with("close"); });
     return lines;
   }
   KeeperCore& core() { return core_; }
@@ -340,6 +362,121 @@ TEST_CASE("keeper: memory that the agent holds is taken where none is, and hande
   SECTION("let go of after its time") { CHECK(keeper.At(3600 * kS, Tick{}) == Lines{"drop 0"}); }
 }
 
+TEST_CASE("keeper: all workers of a run execute the program that the first of them executed") {
+  KeptCore keeper;
+  keeper.At(0, AgentConnected{1});
+  CHECK(keeper.Run(0, 0, 7, 1) == Lines{"spawn 0#7, opened"});
+  CHECK(keeper.Run(0, 1, 7, 1) == Lines{"spawn 1#7, kept"});
+  CHECK(keeper.Run(0, 2, 7, 0) == Lines{"spawn 2#7"});          // of an agent that does not tell the run
+  CHECK(keeper.Run(0, 3, 7, 2) == Lines{"spawn 3#7, opened"});  // another run of the job
+  CHECK(keeper.Run(0, 4, 7, 1, "other") == Lines{"spawn 4#7, opened"});
+  CHECK(keeper.End(kS, 0, 7, 0, SIGKILL).empty());
+  CHECK(keeper.Run(7 * 3600 * kS, 0, 8, 1) == Lines{"spawn 0#8, kept"});  // the other one runs: no time is too long
+  CHECK(keeper.End(7 * 3600 * kS, 0, 8, 0, SIGKILL).empty());
+  CHECK(keeper.End(7 * 3600 * kS, 1, 7, 3).empty());
+  CHECK(keeper.Run(8 * 3600 * kS - 1, 1, 9, 1) == Lines{"spawn 1#9, kept"});
+  CHECK(keeper.core().programs().size() == 3);
+}
+
+TEST_CASE("keeper: the program of a run is let go of when others have taken its devices, and after an hour") {
+  KeptCore keeper;
+  keeper.At(0, AgentConnected{1});
+  keeper.Run(0, 0, 7, 1);
+  keeper.Run(0, 1, 7, 1);
+  keeper.End(0, 0, 7, 0, SIGKILL);
+  CHECK(keeper.Run(0, 0, 8, 2) == Lines{"spawn 0#8, opened"});  // the other device is still its own
+  keeper.End(kS, 1, 7, 0, SIGKILL);
+  SECTION("others have taken its devices") {
+    CHECK(keeper.Run(2 * kS, 1, 9, 0, "other") == Lines{"close tiny:1", "spawn 1#9"});
+    keeper.End(3 * kS, 1, 9, 0, SIGKILL);
+    CHECK(keeper.Run(3 * kS, 1, 10, 1) == Lines{"spawn 1#10, opened"});
+  }
+  SECTION("an hour has passed") {
+    CHECK(keeper.core().next_deadline_ns() == 3601 * kS);
+    CHECK(keeper.At(3601 * kS - 1, Tick{}).empty());
+    CHECK(keeper.At(3601 * kS, Tick{}) == Lines{"close tiny:1"});
+    CHECK(keeper.At(3602 * kS, Tick{}).empty());
+    CHECK(keeper.Run(3602 * kS, 1, 9, 1) == Lines{"spawn 1#9, opened"});
+  }
+}
+
+TEST_CASE("keeper: a program with which no worker of the run came up is not kept") {
+  KeptCore keeper({.proving_ns = 10 * kS});
+  keeper.At(0, AgentConnected{1});
+  SECTION("it cannot be executed") {
+    keeper.At(0, AgentAsked{1, StartOf(0, 7, "tiny", 1)});
+    keeper.At(0, AgentAsked{1, StartOf(1, 7, "tiny", 1)});
+    CHECK(keeper.At(0, ChildFailed{TestWorker(0), absl::InternalError("no")}) == Lines{"tell 1 0#7 failed: no"});
+    CHECK(keeper.At(0, ChildFailed{TestWorker(1), absl::InternalError("no")}) ==
+          Lines{"close tiny:1", "tell 1 1#7 failed: no"});
+  }
+  SECTION("its worker ends with an error at once") {
+    keeper.Run(0, 0, 7, 1);
+    CHECK(keeper.End(10 * kS - 1, 0, 7, 127) == Lines{"close tiny:1"});
+  }
+  CHECK(keeper.Run(20 * kS, 0, 8, 1) == Lines{"spawn 0#8, opened"});
+  CHECK(keeper.End(30 * kS, 0, 8, 1).empty());  // it has come up
+  CHECK(keeper.Run(30 * kS, 0, 9, 1) == Lines{"spawn 0#9, kept"});
+  CHECK(keeper.End(31 * kS, 0, 9, 1).empty());
+  keeper.At(31 * kS, AgentAsked{1, StartOf(0, 10, "tiny", 1)});
+  CHECK(keeper.At(31 * kS, ChildFailed{TestWorker(0, 10), absl::InternalError("no")}) ==
+        Lines{"tell 1 0#10 failed: no"});
+  CHECK(keeper.Run(32 * kS, 0, 11, 1) == Lines{"spawn 0#11, kept"});
+}
+
+TEST_CASE("keeper: a worker that is killed at once has shown nothing of its program, which is kept") {
+  KeptCore keeper;
+  keeper.At(0, AgentConnected{1});
+  keeper.Run(0, 0, 7, 1);
+  CHECK(keeper.End(1, 0, 7, 0, SIGKILL).empty());
+  CHECK(keeper.Run(2, 0, 8, 1) == Lines{"spawn 0#8, kept"});
+}
+
+TEST_CASE("keeper: the number of programs that are kept is bounded") {
+  KeptCore keeper({.max_programs = 2});
+  keeper.At(0, AgentConnected{1});
+  keeper.Run(0, 0, 7, 1);
+  keeper.Run(0, 1, 7, 2);
+  CHECK(keeper.Run(0, 2, 7, 3) == Lines{"spawn 2#7"});  // both have workers
+  keeper.End(1, 1, 7, 0, SIGKILL);
+  keeper.End(2, 0, 7, 0, SIGKILL);
+  CHECK(keeper.Run(3, 3, 7, 4) == Lines{"close tiny:2", "spawn 3#7, opened"});
+  CHECK(keeper.Run(4, 0, 8, 1) == Lines{"spawn 0#8, kept"});
+}
+
+TEST_CASE("keeper: the program of an earlier keeper's worker is kept on, unless it could not be taken over") {
+  v1::KeeperTable table;
+  for (const int32_t device : {0, 1}) {
+    v1::KeptWorker& child = *table.add_running();
+    child = StartedAs(device, 100 + device).child;
+    child.set_run_incarnation(1);
+    child.set_program_inode(device == 0 ? 12 : 0);  // for that of device 1 none was kept
+  }
+  KeptCore keeper({}, table);
+  CHECK(keeper.core().programs() == std::vector<RunKey>{{"tiny", 1}});
+  const bool lost = GENERATE(false, true);
+  if (lost) {
+    CHECK(keeper.At(0, ProgramLost{{"tiny", 1}}).empty());
+  }
+  keeper.At(0, AgentConnected{1});
+  CHECK(keeper.End(1, 0, 7, kUnknownExitCode).empty());
+  CHECK(keeper.Run(2, 0, 8, 1) == Lines{lost ? "spawn 0#8, opened" : "spawn 0#8, kept"});
+}
+
+TEST_CASE("keeper: the table says of which run a worker is, and what it executes") {
+  KeeperCore core(0, {}, {});
+  core.Step(0, AgentConnected{1});
+  core.Step(0, AgentAsked{1, StartOf(0, 7, "tiny", 5)});
+  ChildStarted started = StartedAs(0, 100);
+  started.child.set_program_device(3);
+  started.child.set_program_inode(12);
+  const KeeperEffects effects = core.Step(0, started);
+  const v1::KeptWorker& child = std::get<SaveTable>(effects.at(0)).table.running(0);
+  CHECK(child.run_incarnation() == 5);
+  CHECK(child.program_device() == 3);
+  CHECK(child.program_inode() == 12);
+}
+
 TEST_CASE("keeper: a ping is answered") {
   KeptCore keeper;
   keeper.At(0, AgentConnected{1});
@@ -363,8 +500,9 @@ class KeptMachine {
         return Take(AgentConnected{++connection_});
       case 1:
       case 2:
+        installed_ += random_() % 4 == 0 ? 1 : 0;  // an upgrade
         return Take(AgentAsked{connection_, StartOf(device, random_() % 4 == 0 ? incarnation_ : ++incarnation_,
-                                                    random_() % 4 == 0 ? "other" : "tiny")});
+                                                    random_() % 4 == 0 ? "other" : "tiny", random_() % 3)});
       case 3:
         return End(device);
       case 4:
@@ -385,6 +523,11 @@ class KeptMachine {
     for (const auto& [device, incarnation] : told_) {
       REQUIRE(IsInTable(device, incarnation));
     }
+    std::vector<RunKey> open;
+    for (const auto& [run, program] : programs_) {
+      open.push_back(run);
+    }
+    REQUIRE(core_->programs() == open);
     REQUIRE(memory_.size() == left_.size());
     for (const auto& [device, left] : left_) {
       REQUIRE(memory_.at(device) == left.job);
@@ -393,8 +536,15 @@ class KeptMachine {
 
   int64_t killed_at_gate() const { return killed_at_gate_; }
   int64_t handed_on() const { return handed_on_; }
+  int64_t of_before() const { return of_before_; }
 
  private:
+  // Program that a worker executes.
+  struct Executed {
+    RunKey run;
+    uint64_t program = 0;  // number of the upgrade
+  };
+
   // Hold expected on a device.
   struct Left {
     std::string job;
@@ -434,6 +584,14 @@ class KeptMachine {
     events_.clear();
     const v1::KeeperTable left = table_;
     core_ = std::make_unique<KeeperCore>(now_ns_, KeeperCoreOptions{}, left);
+    programs_.clear();
+    for (const v1::KeptWorker& child : left.running()) {
+      const int32_t device = child.worker().device();
+      if (child.run_incarnation() != 0 && alive_.contains(device) &&
+          alive_.at(device) == child.worker().incarnation()) {
+        programs_[executed_.at(device).run] = executed_.at(device).program;
+      }
+    }
     std::erase_if(memory_, [&](const auto& entry) { return !alive_.contains(entry.first); });
     std::erase_if(left_, [&](const auto& entry) { return !alive_.contains(entry.first); });
     for (const v1::KeptWorker& child : left.running()) {
@@ -442,6 +600,11 @@ class KeptMachine {
       if (at == alive_.end() || at->second != id.incarnation()) {
         events_.emplace_back(MemoryLost{{id.device(), id.incarnation()}});
         events_.emplace_back(ChildEnded{{id.device(), id.incarnation()}, kUnknownExitCode, 0, ""});
+      }
+    }
+    for (const RunKey& run : core_->programs()) {
+      if (!programs_.contains(run)) {
+        events_.emplace_back(ProgramLost{run});
       }
     }
     TakeAll();
@@ -456,12 +619,25 @@ class KeptMachine {
     REQUIRE(e.hands_memory_on == left_.contains(id.device()));
     REQUIRE(e.hands_memory_on == memory_.contains(id.device()));
     handed_on_ += e.hands_memory_on ? 1 : 0;
+    const RunKey run{id.job(), e.start.run_incarnation()};
+    if (e.program == Spawn::Program::kOpened) {
+      REQUIRE(programs_.emplace(run, installed_).second);
+    }
+    REQUIRE(programs_.contains(run) == (e.program != Spawn::Program::kInstalled));
+    executed_[id.device()] = {run, programs_.contains(run) ? programs_.at(run) : installed_};
+    of_before_ += executed_.at(id.device()).program != installed_ ? 1 : 0;
+    for (const auto& [device, incarnation] : alive_) {
+      const Executed& other = executed_.at(device);
+      REQUIRE((run.incarnation == 0 || other.run != run || other.program == executed_.at(id.device()).program));
+    }
     if (random_() % 8 == 0) {
       events_.emplace_back(ChildFailed{id, absl::InternalError("no")});
     } else {
       memory_[id.device()] = id.job();
       waiting_ = id;
-      events_.emplace_back(StartedAs(id.device(), 1, id.incarnation(), id.job(), 9));
+      ChildStarted started = StartedAs(id.device(), 1, id.incarnation(), id.job(), 9);
+      started.child.set_program_inode(e.program == Spawn::Program::kInstalled ? 0 : 1);
+      events_.emplace_back(std::move(started));
     }
   }
   void Carry(const ReleaseChild& e) {
@@ -479,6 +655,7 @@ class KeptMachine {
   }
   static void Carry(const TakeMemory& /*e*/) { FAIL("nobody offers memory"); }
   void Carry(const DropMemory& e) { REQUIRE(memory_.erase(e.device) == 1); }
+  void Carry(const DropProgram& e) { REQUIRE(programs_.erase(e.run) == 1); }
   void Carry(const SaveTable& e) { table_ = e.table; }
   void Carry(const TellAgent& e) {
     REQUIRE(e.connection == connection_);
@@ -526,6 +703,10 @@ class KeptMachine {
   std::set<std::pair<int32_t, uint64_t>> told_;  // started, and not forgotten
   std::map<int32_t, std::string> memory_;        // by device, the job whose memory the keeper holds
   std::map<int32_t, Left> left_;
+  std::map<int32_t, Executed> executed_;  // by device, of the worker that was spawned last
+  std::map<RunKey, uint64_t> programs_;   // that the keeper has open
+  uint64_t installed_ = 0;
+  int64_t of_before_ = 0;
   std::deque<KeeperEvent> events_;
   std::unique_ptr<KeeperCore> core_ = std::make_unique<KeeperCore>(0, KeeperCoreOptions{}, v1::KeeperTable());
   KeeperConnection connection_ = 0;
@@ -541,6 +722,7 @@ TEST_CASE("keeper: whatever comes, the next one knows what this one has told") {
   std::mt19937_64 random(seed);
   int64_t killed_at_gate = 0;
   int64_t handed_on = 0;
+  int64_t of_before = 0;
   for (int run = 0; run < 200; ++run) {
     KeptMachine machine(random);
     for (int i = 0; i < 100; ++i) {
@@ -549,9 +731,11 @@ TEST_CASE("keeper: whatever comes, the next one knows what this one has told") {
     }
     killed_at_gate += machine.killed_at_gate();
     handed_on += machine.handed_on();
+    of_before += machine.of_before();
   }
   CHECK(killed_at_gate > 0);
   CHECK(handed_on > 50);
+  CHECK(of_before > 50);
 }
 
 }  // namespace

@@ -34,8 +34,7 @@ class Node {
     config_ = TestConfig();
     config_.state_dir = folder_.path();
     config_.worker_binary = (folder_.path() / "worker").string();
-    std::ofstream(config_.worker_binary) << "#!/bin/sh\n" << script << "\n";
-    chmod(config_.worker_binary.c_str(), 0700);
+    InstallScript(script);
   }
   // Kills what has outlived the agents of the test.
   ~Node() {
@@ -48,6 +47,19 @@ class Node {
     if (const int64_t keeper = KeeperPid(); keeper > 0) {
       kill(static_cast<pid_t>(keeper), SIGKILL);
     }
+  }
+
+  // Puts a file in the place of the worker program as packages do: beside it, and renamed.
+  void Install(const std::filesystem::path& from) const {
+    const std::string beside = config_.worker_binary + ".new";
+    std::filesystem::copy_file(from, beside, std::filesystem::copy_options::overwrite_existing);
+    std::filesystem::rename(beside, config_.worker_binary);
+  }
+  void InstallScript(const std::string& script) const {
+    const std::string file = config_.worker_binary + ".script";
+    std::ofstream(file) << "#!/bin/sh\n" << script << "\n";
+    chmod(file.c_str(), 0700);
+    Install(file);
   }
 
   AgentConfig& config() { return config_; }
@@ -93,10 +105,10 @@ class Supervised {
     return std::get<T>(*std::move(event));
   }
 
-  int64_t Start(uint64_t incarnation = 7, const std::string& job = "tiny") {
-    supervisor_->Carry(StartWorker{TestWorker(0, incarnation, job)});
+  int64_t Start(uint64_t incarnation = 7, const std::string& job = "tiny", uint64_t run = 0, int32_t device = 0) {
+    supervisor_->Carry(StartWorker{TestWorker(device, incarnation, job), run});
     const auto started = Next<WorkerStarted>();
-    CHECK(started.worker == WorkerKey{0, incarnation});
+    CHECK(started.worker == WorkerKey{device, incarnation});
     node_.pids.push_back(started.pid);
     return started.pid;
   }
@@ -107,6 +119,11 @@ class Supervised {
   KeeperListed first_list_;
   std::unique_ptr<WorkerSupervisor> supervisor_;
 };
+
+void KillWorker(Supervised& supervised, uint64_t incarnation, int32_t device = 0) {
+  supervised->Carry(SignalWorker{{device, incarnation}, SIGKILL});
+  CHECK(supervised.Next<WorkerExited>().worker == WorkerKey{device, incarnation});
+}
 
 bool Lives(int64_t pid) { return kill(static_cast<pid_t>(pid), 0) == 0; }
 
@@ -554,6 +571,86 @@ TEST_CASE("a keeper that follows another takes the memory of the workers over, t
     supervised.Start(incarnation);
     CHECK(Found(node, incarnation) == fmt::format("{} by --kept-memory-fd", incarnation - 1));
   }
+}
+
+TEST_CASE("workers of a run run the program that it began with, and those of another job what is installed") {
+  Node node("echo ${12} is old; exec sleep 600");
+  Supervised supervised(node);
+  const auto await = [&](const std::string& said) {
+    WaitUntil([&] { return ReadFile(node.log(), 1 << 16).value_or("").ends_with(said + "\n"); });
+  };
+  supervised.Start(7, "tiny", 1);
+  await("7 is old");
+  node.InstallScript("echo ${12} is new; exec sleep 600");
+  for (const uint64_t incarnation : {8, 9}) {
+    KillWorker(supervised, incarnation - 1);
+    supervised.Start(incarnation, "tiny", 1);
+    await(fmt::format("{} is old", incarnation));
+  }
+  KillWorker(supervised, 9);
+  supervised.Start(10, "tiny", 2);  // the job has begun another run
+  await("10 is new");
+  KillWorker(supervised, 10);
+  supervised.Start(11, "other", 3);
+  await("11 is new");
+}
+
+ino_t InodeOf(const std::string& path) {
+  struct stat info {};
+  REQUIRE(stat(path.c_str(), &info) == 0);
+  return info.st_ino;
+}
+
+ino_t ProgramOf(int64_t pid) { return InodeOf(fmt::format("/proc/{}/exe", pid)); }
+
+TEST_CASE("a keeper that follows another takes the program of a run over from a worker that runs") {
+  const std::string idle = GEOPIPE_BINARY_DIR "/bin/idle_worker";
+  Node node("");
+  node.Install(idle);
+  const ino_t before = InodeOf(node.config().worker_binary);
+  std::ofstream(node.config().state_dir + "/sibling").flush();
+  chmod((node.config().state_dir + "/sibling").c_str(), 0700);
+  Supervised supervised(node);
+  supervised.Start(7, "tiny", 1);
+  const int64_t other = supervised.Start(7, "tiny", 1, 1);
+  node.Install(idle);
+  const ino_t after = InodeOf(node.config().worker_binary);
+  REQUIRE(after != before);
+  for (const uint64_t incarnation : {8, 9}) {  // taken over, and then again
+    const auto keeper = static_cast<pid_t>(node.KeeperPid());
+    kill(keeper, SIGKILL);
+    REQUIRE(supervised.Next<KeeperListed>().running.size() == 2);
+    REQUIRE(node.KeeperPid() != keeper);
+    KillWorker(supervised, incarnation - 1);
+    CHECK(ProgramOf(supervised.Start(incarnation, "tiny", 1)) == before);
+    WaitUntil([&] {
+      return ReadFile(node.log(), 1 << 16)
+          .value_or("")
+          .ends_with(fmt::format("{} beside {}/sibling\n", node.config().worker_binary, node.config().state_dir));
+    });
+  }
+  SECTION("another job's worker runs what is installed") {
+    KillWorker(supervised, 9);
+    CHECK(ProgramOf(supervised.Start(10, "other", 2)) == after);
+    CHECK(ProgramOf(other) == before);
+  }
+  SECTION("nothing is left where no worker of the run outlives the keeper") {
+    KillWorker(supervised, 9);
+    KillWorker(supervised, 7, 1);
+    kill(static_cast<pid_t>(node.KeeperPid()), SIGKILL);
+    supervised.Next<KeeperListed>();
+    CHECK(ProgramOf(supervised.Start(10, "tiny", 1)) == after);
+  }
+}
+
+TEST_CASE("a program that is mended is the one that the next worker of the run runs, where none came up before") {
+  Node node("exit 127");
+  Supervised supervised(node);
+  supervised.Start(7, "tiny", 1);
+  CHECK(supervised.Next<WorkerExited>().exit_code == 127);
+  node.InstallScript("echo mended; exec sleep 600");
+  supervised.Start(8, "tiny", 1);
+  WaitUntil([&] { return ReadFile(node.log(), 100).value_or("") == "mended\n"; });
 }
 
 // The end of a worker that was killed under a keeper that did not see it: the next one lists it, or, as a killed

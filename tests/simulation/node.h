@@ -200,6 +200,7 @@ class Node {
   void Carry(KeeperLife& life, agent::SignalChild& effect);
   void Carry(KeeperLife& life, agent::TakeMemory& effect);
   void Carry(KeeperLife& life, agent::DropMemory& effect);
+  static void Carry(KeeperLife& /*life*/, agent::DropProgram& /*effect*/) {}  // nobody upgrades anything
   // Drops what only the keeper held, which is gone with it.
   void LoseMemory(const KeeperLife& life);
   void Carry(KeeperLife& life, agent::TellAgent& effect);

@@ -193,7 +193,7 @@ Order DueFor(const Situation& s, const WorkerKey& key) {
 NodeMessage MessageOf(const Situation& s, const WorkerKey& worker, const Order& order, const LinkTable& links) {
   switch (order.kind) {
     case Order::Kind::kStart:
-      return {worker.node_key(), StartMessage(s.life.job.name, order.number, {worker.device})};
+      return {worker.node_key(), StartMessage(s.life.job.name, s.life.incarnation, order.number, {worker.device})};
     case Order::Kind::kReplace:
       return {worker.node_key(),
               StopMessage(s.life.job.name, 0, "another is started in its place", {worker.device}, order.number, true)};

@@ -5,10 +5,12 @@
 
 namespace geopipe {
 
-v1::ConnectResponse StartMessage(const std::string& job, uint64_t incarnation, const std::vector<int32_t>& devices) {
+v1::ConnectResponse StartMessage(const std::string& job, uint64_t run, uint64_t incarnation,
+                                 const std::vector<int32_t>& devices) {
   v1::ConnectResponse message;
   v1::StartWorkers& start = *message.mutable_start_workers();
   start.set_job(job);
+  start.set_run_incarnation(run);
   start.set_incarnation(incarnation);
   start.mutable_devices()->Assign(devices.begin(), devices.end());
   return message;

@@ -14,7 +14,8 @@
 
 namespace geopipe {
 
-v1::ConnectResponse StartMessage(const std::string& job, uint64_t incarnation, const std::vector<int32_t>& devices);
+v1::ConnectResponse StartMessage(const std::string& job, uint64_t run, uint64_t incarnation,
+                                 const std::vector<int32_t>& devices);
 // Stops the job's workers on these devices (empty: all) of this incarnation (0: any). `keeps_state`: what they have
 // kept in memory is for their successors.
 v1::ConnectResponse StopMessage(const std::string& job, int64_t grace_ns, const std::string& reason,
