@@ -11,6 +11,7 @@
 #include "optimizer/base/trouble.h"
 #include "runtime/base/backoff.h"
 #include "runtime/base/utf8.h"
+#include "runtime/base/version.h"
 
 namespace geopipe {
 namespace {
@@ -119,6 +120,7 @@ void WorkerControl::KeepStream() {
   report.set_epoch(epoch_);
   v1::WorkerHello& hello = *report.mutable_hello();
   hello.set_version(options_.version);
+  hello.set_wire_version(kWireVersion);
   hello.set_pid(options_.pid);
   *hello.mutable_status() = status();
   hello.set_agent_incarnation(agent_incarnation_);

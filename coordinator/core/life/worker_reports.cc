@@ -14,6 +14,7 @@
 #include "optimizer/schedule/action.h"
 #include "proto/wire/checkpoint_wire.h"
 #include "runtime/base/utf8.h"
+#include "runtime/base/version.h"
 
 namespace geopipe {
 namespace {
@@ -85,15 +86,29 @@ Reaction WorkerReports::OnReport(const WorkerKey& key, const v1::WorkerReport& r
 
 // --- Up to the first iteration ------------------------------------------------------------------------------------
 
+// Notes a start that came to nothing: what is installed on the node does not fit, or what its run began with no longer.
+void WorkerReports::OnMisfit(WorkerFacts& worker, const v1::WorkerHello& hello, const std::string& version) {
+  const WorkerKey& key = worker.worker.worker;
+  worker.trouble = fmt::format(
+      "worker {} (site {}) is version {} (wire version {}) and the coordinator is version {} (wire version {}), which "
+      "do not work together; install the same version on both, and where the job began with another one apply it again "
+      "with --resume",
+      DisplayName(key), key.site, ToUtf8(hello.version()), hello.wire_version(), version, kWireVersion);
+  worker.of_node = true;
+  crew_.diagnosis.Add(
+      now_ns_, {.worth = FailureEvidence::Worth::kRoot, .sentence = worker.trouble, .kind = "unfit", .of_node = true});
+}
+
 // A worker that says hello again (to another process of its agent) counts as no younger.
 void WorkerReports::OnHello(WorkerFacts& worker, const v1::WorkerHello& hello, const std::string& version) {
-  const bool first = worker.stage == Stage::kStarting;
-  worker.stage = Stage::kAttached;
-  if (first && hello.version() != version) {
-    crew_.fault = fmt::format("worker {} is version {} and the coordinator is version {}; install the same on both",
-                              DisplayName(worker.worker.worker), hello.version(), version);
+  const bool fits = hello.wire_version() == 0 ? hello.version() == version : SpeaksWireVersion(hello.wire_version());
+  if (worker.stage == Stage::kStarting && !fits) {
+    if (life_.posts.at(worker.worker.worker).duty == Post::Duty::kServes) {
+      OnMisfit(worker, hello, version);
+    }
     return;
   }
+  worker.stage = Stage::kAttached;
   life_.posts.at(worker.worker.worker).exchange_address = hello.status().exchange_address();
   if (life_.state == v1::JOB_STATE_RECOVERING) {
     TakeStatus(worker, hello.status());

@@ -12,10 +12,11 @@ class WorkerReports : public Hearing {
  public:
   using Hearing::Hearing;
 
-  // `version`: that workers need. Reports of workers that were told to stop change nothing.
+  // `version`: of the coordinator. Reports of workers that were told to stop change nothing.
   Reaction OnReport(const WorkerKey& key, const v1::WorkerReport& report, const std::string& version);
 
  private:
+  void OnMisfit(WorkerFacts& worker, const v1::WorkerHello& hello, const std::string& version);
   void OnHello(WorkerFacts& worker, const v1::WorkerHello& hello, const std::string& version);
   void OnProfile(const WorkerKey& key, const v1::ProfileReport& report);
   void TakeFoundCheckpoints();

@@ -1,8 +1,12 @@
 // Trouble of a node is not the job's: what cannot be started or read there is tried again, and left after the grace.
+#include <fmt/format.h>
+
 #include <catch2/catch.hpp>
 #include <string>
+#include <tuple>
 #include <vector>
 
+#include "runtime/base/version.h"
 #include "tests/coordinator/core/federation.h"
 #include "tests/coordinator/core/moves.h"
 #include "tests/coordinator/core/restarts.h"
@@ -65,6 +69,7 @@ void RunAndFailStarts(Federation& f, int64_t for_ns) {
   f.IterateAll(1);
   f.Exit(DeviceAt("west"), kKillSignal);
   REQUIRE(Ordered(f).size() == 1);
+  CHECK(Ordered(f)[0].run_incarnation() == Federation::kRun);
   EndOthers(f);
   for (int64_t passed_ns = 0; passed_ns < for_ns;) {
     f.FailStart(DeviceAt("west"), kNoFork);
@@ -142,6 +147,102 @@ TEST_CASE("a node on which nothing can be started is left after the grace, as a 
   const std::string& cause = detail.transitions(detail.transitions_size() - 4).cause();
   CHECK(cause == "node west/n0 has been unfit for 10.0 s: worker west/n0/0 (site west) cannot be started: " + kNoFork +
                      "; the job goes on at north, east");
+  CHECK(f.broken == "");
+}
+
+// The hello of a worker that holds the state before iteration 2.
+v1::WorkerReport HelloOf(const std::string& version, uint32_t wire_version) {
+  v1::WorkerReport report = HelloReport();
+  v1::WorkerHello& hello = *report.mutable_hello();
+  hello.set_version(version);
+  hello.set_wire_version(wire_version);
+  hello.mutable_status()->set_phase(v1::WORKER_PHASE_IDLE);
+  AddState(hello.mutable_status()->mutable_states(), 2, 1);
+  return report;
+}
+
+std::string MisfitSentence(const std::string& version, uint32_t wire_version) {
+  return fmt::format(
+      "worker west/n0/0 (site west) is version {} (wire version {}) and the coordinator is version 1.2.3 (wire version "
+      "{}), which do not work together; install the same version on both, and where the job began with another one "
+      "apply it again with --resume",
+      version, wire_version, kWireVersion);
+}
+
+TEST_CASE("a worker is taken whose wire version the coordinator speaks, whatever its product version") {
+  Federation f(Federation::RecoveringOptions());
+  RunAndFailStarts(f, 0);
+  f.Answer("west", HelloOf(GENERATE("1.2.2", "1.3.0"), kWireVersion));
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(StatusOf(f, "west").trouble().empty());
+  CHECK(f.broken == "");
+}
+
+TEST_CASE(
+    "a worker that does not fit is its node's trouble and not the job's, and costs the time until one that fits") {
+  Federation f(Federation::RecoveringOptions());
+  const auto [version, wire_version] = GENERATE(table<std::string, uint32_t>(
+      {{"1.3.0", kWireVersion + 1}, {"1.2.3", kOldestWireVersion + kWireVersion + 1}, {"1.2.2", 0}}));
+  RunAndFailStarts(f, 0);
+  for (int64_t passed_ns = 0; passed_ns < 60 * kSecond;) {
+    f.Answer("west", HelloOf(version, wire_version));
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    CHECK(f.Stops() == 1);
+    CHECK(StatusOf(f, "west").trouble() == MisfitSentence(version, wire_version));
+    f.Answer("west", HelloOf(version, wire_version));  // to its next agent
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+    f.Exit(DeviceAt("west"), 0, 0);
+    const int64_t waited_ns = AwaitStart(f, 20 * kSecond);
+    CHECK(waited_ns <= 10 * kSecond);
+    passed_ns += waited_ns;
+  }
+  f.Answer("west", HelloOf("1.2.3", 0));
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  f.PrepareAll();
+  f.CommitAll();
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(StatusOf(f, "west").trouble().empty());
+  f.Exit(DeviceAt("west"), kKillSignal);  // the second loss of this hour
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a node whose workers do not fit is left after the grace") {
+  Federation f = Made();
+  RunSaved(f);
+  f.Exit(DeviceAt("west"), kKillSignal);
+  EndOthers(f);
+  for (int tries = 0; tries < 10 && f.StateOf("tiny") == v1::JOB_STATE_RECOVERING; ++tries) {
+    f.Answer("west", HelloOf("1.3.0", kWireVersion + 1));
+    AwaitStart(f, 12 * kSecond);
+  }
+  f.sites = {"north", "east"};
+  PlanAgain(f);
+  const v1::JobDetail detail = f.DetailOf("tiny");
+  CHECK(detail.transitions(detail.transitions_size() - 4).cause() ==
+        "node west/n0 has been unfit for 10.0 s: " + MisfitSentence("1.3.0", kWireVersion + 1) +
+            "; the job goes on at north, east");
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a new job whose worker does not fit begins again, with another node where there is one") {
+  Federation f(Federation::RecoveringOptions());
+  const bool has_other = GENERATE(false, true);
+  if (has_other) {
+    f.Register("west/n1");
+  }
+  f.DriveTo(v1::JOB_STATE_PROFILING);
+  f.Answer("west", HelloOf("1.3.0", kWireVersion + 1));
+  f.RunFor(2 * kSecond);
+  CHECK(f.StateOf("tiny") == (has_other ? v1::JOB_STATE_PROFILING : v1::JOB_STATE_PENDING));
+  CHECK((f.IdOf({"west", "n1", 0}).incarnation() > 0) == has_other);
+  if (!has_other) {
+    CHECK_THAT(f.CauseOf("tiny"),
+               Catch::EndsWith("; node west/n0 is unfit: " + MisfitSentence("1.3.0", kWireVersion + 1)));
+    f.Exit(DeviceAt("west"), 0, 0);
+    f.RunFor(10 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  }
   CHECK(f.broken == "");
 }
 
