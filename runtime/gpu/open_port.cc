@@ -94,6 +94,23 @@ absl::Status CheckDevices(const GpPort& port) {
   return absl::OkStatus();
 }
 
+absl::StatusOr<const GpPort*> OpenAndCheck(const std::string& library) {
+  // Never closed: streams' threads of the driver may be in it until the process ends.
+  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) {
+    return CannotLoad(library, LoaderError());
+  }
+  const auto* port = static_cast<const GpPort*>(dlsym(handle, GP_PORT_SYMBOL));
+  if (port == nullptr) {
+    return absl::FailedPreconditionError(
+        fmt::format("GPUs cannot be used: {} has no {}; it is not {}", library, GP_PORT_SYMBOL, kLibrary));
+  }
+  GP_RETURN_IF_ERROR(CheckTable(library, *port));
+  GP_RETURN_IF_ERROR(CheckVersions(*port));
+  GP_RETURN_IF_ERROR(CheckDevices(*port));
+  return port;
+}
+
 }  // namespace
 
 std::string CudaVersionText(int32_t version) { return fmt::format("{}.{}", version / 1000, version % 1000 / 10); }
@@ -112,20 +129,8 @@ std::string DefaultGpuLibrary() {
 }
 
 absl::StatusOr<const GpPort*> OpenGpuPort(const std::string& library) {
-  // Never closed: streams' threads of the driver may be in it until the process ends.
-  void* handle = dlopen(library.c_str(), RTLD_NOW | RTLD_LOCAL);
-  if (handle == nullptr) {
-    return CannotLoad(library, LoaderError());
-  }
-  const auto* port = static_cast<const GpPort*>(dlsym(handle, GP_PORT_SYMBOL));
-  if (port == nullptr) {
-    return absl::FailedPreconditionError(
-        fmt::format("GPUs cannot be used: {} has no {}; it is not {}", library, GP_PORT_SYMBOL, kLibrary));
-  }
-  GP_RETURN_IF_ERROR(CheckTable(library, *port));
-  GP_RETURN_IF_ERROR(CheckVersions(*port));
-  GP_RETURN_IF_ERROR(CheckDevices(*port));
-  return port;
+  absl::StatusOr<const GpPort*> port = OpenAndCheck(library);
+  return port.ok() ? std::move(port) : OfNode(port.status());
 }
 
 absl::Status CheckGpuDevice(const GpDeviceProperties& properties) {

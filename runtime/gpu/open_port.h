@@ -15,7 +15,7 @@ namespace geopipe {
 std::string DefaultGpuLibrary();
 
 // Opens the library, whose table stays for the life of the process; a library is opened once, however often it is
-// asked for. Makes no context on a device. Any thread. Errors:
+// asked for. Makes no context on a device. Any thread. Errors, each marked as the node's:
 //   NotFound: there is no such library.
 //   FailedPrecondition: a library of CUDA is missing, or too old; no driver, or one too old; the library is none of
 //   this
