@@ -12,7 +12,8 @@
 //   - a lost coordinator costs the workers nothing: their reports wait within a bound (report_queue.h);
 //   - probes of links run only while the coordinator is there, a few at most, and each ends with one report;
 //   - what carries a stale incarnation, session or connection changes nothing;
-//   - a coordinator that refuses this agent for good ends it, as a shutdown would, with the coordinator's reason.
+//   - another agent that lives in the place of this one ends it, as a shutdown would, with the coordinator's reason.
+//     After any other refusal, for its version above all, it waits and dials again.
 #pragma once
 
 #include <absl/status/status.h>

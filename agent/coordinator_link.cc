@@ -170,7 +170,7 @@ void CoordinatorLink::Break(int64_t now_ns, const absl::Status& status, Effects&
   queue_.Rewind();
   heartbeat_due_ = false;
   const bool is_refused = absl::IsFailedPrecondition(status) || absl::IsAlreadyExists(status);
-  if (is_refused && !announced_ && !has_workers_) {
+  if (absl::IsAlreadyExists(status) && !announced_ && !has_workers_) {
     refusal_ = status;
     deadline_ns_ = std::numeric_limits<int64_t>::max();
     return;

@@ -26,7 +26,7 @@ struct CoordinatorLinkOptions {
   uint64_t seed = 0;         // of the backoff's jitter
   int64_t first_backoff_ns = 100'000'000;
   int64_t max_backoff_ns = 1'000'000'000;
-  int64_t refused_backoff_ns = 10'000'000'000;  // after a refusal that only people can end
+  int64_t refused_backoff_ns = 10'000'000'000;  // after a refusal that only people can end: another version, above all
   int64_t welcome_timeout_ns = 5'000'000'000;   // from the dial
   int32_t window = 32;                          // messages handed to the stream and not yet written
   int64_t gather_ns = 50'000'000;               // between two messages that have nothing urgent to say
@@ -64,9 +64,9 @@ class CoordinatorLink {
   // True when so many reports wait that no more should be taken from workers.
   bool full() const { return queue_.full(); }
   bool registered() const { return state_ == State::kRegistered; }
-  // Refusal of the coordinator of an agent that it has never taken, and that has no workers: as it was started, it is
-  // of no use (FailedPrecondition: another version; AlreadyExists: another agent lives in its place). Any other agent
-  // waits, and dials again: versions are mended, and workers must not be left alone.
+  // AlreadyExists: another agent lives in the place of this one, which the coordinator has never taken and which has no
+  // workers: as it was started, it is of no use. After any other refusal it waits and dials again: one of another
+  // version is taken when the coordinator is upgraded, and workers must not be left alone.
   const absl::Status& refusal() const { return refusal_; }
   const ReportQueue& queue() const { return queue_; }
 

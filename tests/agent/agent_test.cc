@@ -110,22 +110,11 @@ TEST_CASE("a coordinator that does not welcome in time, or says something else f
   CHECK(Describe(agent.Step(again, Start(2, {0}))) == Lines{"hangup 2"});
 }
 
-TEST_CASE("a coordinator of another version ends an agent that it has never taken, with both versions") {
-  AgentConfig config = TestConfig();
-  config.coordinator = "127.0.0.1:7070";
-  Agent agent(config, TestOptions());
-  agent.Step(0, KeeperListed{});
-  const Effects effects =
-      agent.Step(1, CoordinatorClosed{1, absl::FailedPreconditionError("agent 1.2.3, coordinator 1.2.4")});
-  CHECK(Describe(effects) == Lines{"exit FAILED_PRECONDITION"});
-  CHECK(Only<Exit>(effects).status.message() ==
-        "the coordinator at 127.0.0.1:7070 refuses this agent: agent 1.2.3, coordinator 1.2.4");
-}
-
-TEST_CASE("a coordinator of another version is waited for by an agent that it had taken, and by one with workers") {
+TEST_CASE("a coordinator of another version is waited for until it is upgraded, and the agent says so") {
   const bool had_taken = GENERATE(false, true);
+  const bool has_workers = GENERATE(false, true);
   Agent agent(TestConfig(), TestOptions());
-  agent.Step(0, had_taken ? KeeperListed{} : Listed({TestWorker(0)}));
+  agent.Step(0, has_workers ? Listed({TestWorker(0)}) : KeeperListed{});
   int64_t now_ns = 1;
   ConnectionId connection = 1;
   if (had_taken) {
@@ -136,7 +125,11 @@ TEST_CASE("a coordinator of another version is waited for by an agent that it ha
   }
   for (int refusals = 0; refusals < 5; ++refusals) {
     const CoordinatorClosed refused{connection++, absl::FailedPreconditionError("agent 1.2.3, coordinator 1.2.4")};
-    CHECK(Describe(agent.Step(now_ns, refused)).empty());
+    const Effects effects = agent.Step(now_ns, refused);
+    CHECK(Describe(effects).empty());
+    CHECK_THAT(Only<WriteLog>(effects).text,
+               Catch::StartsWith("cannot register with the coordinator: agent 1.2.3, coordinator 1.2.4 (FAILED_") &&
+                   Catch::Contains("; trying again in 1"));
     int64_t again_ns = now_ns;
     for (bool dials = false; !dials;) {
       again_ns = agent.next_deadline_ns();

@@ -1,6 +1,7 @@
 #include "agent/coordinator_link.h"
 
 #include <catch2/catch.hpp>
+#include <limits>
 
 namespace geopipe::agent {
 namespace {
@@ -49,6 +50,37 @@ TEST_CASE("orders begin after those of the node's other agent processes") {
   link.OnClosed(kLaterNs, {2, absl::UnavailableError("cut")}, effects);
   Connect(link, 2 * kLaterNs, 8, 0);
   CHECK(Takes(link, 3, 1));
+}
+
+TEST_CASE("a coordinator that refuses for another version is dialled again, one whose place is taken is not") {
+  const bool is_version = GENERATE(false, true);
+  constexpr int64_t kBackoffNs = 10'000'000'000;
+  CoordinatorLink link(
+      {.incarnation = 1, .refused_backoff_ns = kBackoffNs}, [] { return v1::AgentHello(); },
+      [](const v1::NodeReport&) {});
+  int64_t now_ns = 0;
+  for (ConnectionId connection = 1; connection <= 3; ++connection) {
+    Effects effects;
+    link.OnTime(now_ns, now_ns, effects);
+    REQUIRE(std::holds_alternative<Dial>(effects.back()));
+    effects.clear();
+    const absl::Status refusal = is_version ? absl::FailedPreconditionError("agent 1, coordinator 2")
+                                            : absl::AlreadyExistsError("pid 7 holds it");
+    link.OnClosed(now_ns, {connection, refusal}, effects);
+    if (!is_version) {
+      CHECK(link.refusal() == refusal);
+      CHECK(link.next_deadline_ns() == std::numeric_limits<int64_t>::max());
+      return;
+    }
+    CHECK(link.refusal().ok());
+    REQUIRE(effects.size() == 1);
+    CHECK_THAT(std::get<WriteLog>(effects[0]).text, Catch::Contains("agent 1, coordinator 2"));
+    const int64_t wait_ns = link.next_deadline_ns() - now_ns;
+    CHECK(wait_ns >= kBackoffNs);
+    CHECK(wait_ns <= kBackoffNs + kBackoffNs / 4);
+    now_ns += wait_ns;
+  }
+  Connect(link, now_ns, 9, 0);
 }
 
 }  // namespace

@@ -39,15 +39,22 @@ class VersionRelay final : public v1::AgentService::Service {
   }
   ~VersionRelay() override { server_->Shutdown(std::chrono::system_clock::now()); }
   std::string endpoint() const { return fmt::format("127.0.0.1:{}", port_); }
+  void SetVersion(std::string version) {
+    const std::lock_guard lock(mutex_);
+    version_ = std::move(version);
+  }
 
   // One hello up, the answers down.
-  grpc::Status Connect(grpc::ServerContext* /*context*/,
+  grpc::Status Connect(grpc::ServerContext* context,
                        grpc::ServerReaderWriter<v1::ConnectResponse, v1::ConnectRequest>* agent) override {
     v1::ConnectRequest hello;
     agent->Read(&hello);
-    hello.mutable_hello()->set_version(version_);
-    grpc::ClientContext context;
-    const auto coordinator = stub_->Connect(&context);
+    {
+      const std::lock_guard lock(mutex_);
+      hello.mutable_hello()->set_version(version_);
+    }
+    const std::unique_ptr<grpc::ClientContext> up = grpc::ClientContext::FromServerContext(*context);
+    const auto coordinator = stub_->Connect(up.get());
     coordinator->Write(hello);
     v1::ConnectResponse answer;
     while (coordinator->Read(&answer)) {
@@ -57,7 +64,8 @@ class VersionRelay final : public v1::AgentService::Service {
   }
 
  private:
-  const std::string version_;
+  std::mutex mutex_;
+  std::string version_;
   const std::unique_ptr<v1::AgentService::Stub> stub_;
   int port_ = 0;
   std::unique_ptr<grpc::Server> server_;
@@ -161,18 +169,20 @@ std::string HostName() {
   return name.data();
 }
 
-TEST_CASE("an agent of another version ends with both versions and the remedy") {
+TEST_CASE("an agent of another version says so with the remedy, and registers when the versions are the same") {
   const TempFolder folder = TestFolder();
   const RunningCoordinator coordinator((folder.path() / "coordinator").string());
-  const VersionRelay relay(coordinator.endpoint(), "0.0.1-other");
-  const CommandResult result =
-      RunCommand("geopipe-agent", AgentArgs(relay.endpoint(), "north", (folder.path() / "agent").string()));
-  CheckEnded(result, 1, "",
-             {fmt::format("\ngeopipe-agent: the coordinator at {} refuses this agent: agent north/north-0 is version "
-                          "0.0.1-other and the coordinator is version {}; install the same version on both\n",
-                          relay.endpoint(), Version())});
+  VersionRelay relay(coordinator.endpoint(), "0.0.1-other");
+  Command agent("geopipe-agent", AgentArgs(relay.endpoint(), "north", (folder.path() / "agent").string()));
+  WaitForWords(agent,
+               fmt::format("agent north/north-0 is version 0.0.1-other and the coordinator is version {}; install "
+                           "the same version on both",
+                           Version()));
   CHECK_THAT(coordinator.Ask({"get", "sites"}).out,
              Catch::StartsWith("no sites\nwarning: agent north/north-0 was refused "));
+  CHECK_FALSE(agent.process().Wait(0).has_value());
+  relay.SetVersion(std::string(Version()));
+  WaitForWords(agent, "registered with the coordinator");
 }
 
 TEST_CASE("a second agent for one place ends and says who holds it, another node of the site is welcome") {
