@@ -48,7 +48,7 @@ Job* Jobs::Outrun(const NodeKey& node, const v1::WorkerId& worker, const v1::Wor
   const WorkerKey key = KeyOf(worker);
   Job* job = Find(worker.job());
   return job != nullptr && job->run != nullptr && key.node_key() == node && job->run->life().Has(key) &&
-                 worker.incarnation() > LastWorkerOf(*job) &&
+                 worker.incarnation() > job->run->life().posts.at(key).incarnation &&
                  state.status().run_incarnation() == job->run->life().incarnation
              ? job
              : nullptr;

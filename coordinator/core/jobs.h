@@ -29,8 +29,8 @@ class Jobs {
   Job* OfRun(const std::string& name, uint64_t incarnation) const;
   // The job whose live run has this worker; nullptr: it is of another run, or of none.
   Job* OfWorker(const v1::WorkerId& worker) const;
-  // The job whose live run this worker of the node is of, though it is younger than any that the run knows of: its
-  // record is older than the run. nullptr: there is none.
+  // The job whose live run this worker of the node is of, though it is younger than the one that the run knows of in
+  // its place: the run's record is older than the run. nullptr: there is none.
   Job* Outrun(const NodeKey& node, const v1::WorkerId& worker, const v1::WorkerState& state) const;
   // In order of submission: all, and those that have a run.
   std::vector<Job*> InOrder() const;

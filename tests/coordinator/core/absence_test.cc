@@ -135,31 +135,41 @@ struct Outrun {
     }
     before.IterateAll(1);
     older = before.Stored();
-    before.Exit(DeviceAt("west"), 9);
-    before.Answer("north", EndedReportOf(0, 1, 2));
-    before.Answer("east", EndedReportOf(1, 1, 2));
+    Lose("west", 1);
+  }
+
+  // A worker is lost after an iteration of the epoch or two, and another takes its place in the next one.
+  void Lose(const std::string& site, uint64_t epoch) {
+    const auto next = static_cast<int64_t>(epoch) + 1;
+    before.Exit(DeviceAt(site), 9);
+    for (size_t rank = 0; rank < before.sites.size(); ++rank) {
+      if (before.sites[rank] != site) {
+        before.Answer(before.sites[rank], EndedReportOf(static_cast<int32_t>(rank), epoch, next));
+      }
+    }
     v1::WorkerReport hello = HelloReport();
     hello.mutable_hello()->mutable_status()->set_phase(v1::WORKER_PHASE_IDLE);
-    AddState(hello.mutable_hello()->mutable_status()->mutable_states(), 2, 1);
-    before.Answer("west", hello);
+    AddState(hello.mutable_hello()->mutable_status()->mutable_states(), next, epoch);
+    before.Answer(site, hello);
     before.PrepareAll();
     before.CommitAll();
-    before.IterateAll(2);
+    before.IterateAll(next);
     REQUIRE(before.StateOf("tiny") == v1::JOB_STATE_RUNNING);
   }
 
   // The agents return to a coordinator with the older store; its job is paused when their workers have ended.
-  Federation Paused() {
+  Federation Paused(uint64_t epoch = 2) {
+    const auto next = static_cast<int64_t>(epoch) + 2;
     Federation f(NextLife(Federation::RecoveringOptions()), older);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
     int stops = 0;
     for (const std::string& site : f.sites) {
-      f.Register(site, 1, {before.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 2, 4)});
+      f.Register(site, 1, {before.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, epoch, next)});
       stops += f.Stops();
     }
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
     for (size_t rank = 0; rank < f.sites.size(); ++rank) {
-      v1::WorkerReport ended = EndedReportOf(static_cast<int32_t>(rank), 2, 4);
+      v1::WorkerReport ended = EndedReportOf(static_cast<int32_t>(rank), epoch, next);
       SessionReport(f, f.sites[rank], ended);
       stops += f.Stops();
     }
@@ -199,6 +209,18 @@ TEST_CASE("a store that is older than a run pauses the run, and people choose wh
   const v1::JobDetail detail = f.DetailOf("tiny");
   CHECK(detail.summary().epoch() == 3);  // no number is used twice
   CHECK(detail.epochs().rbegin()->first_iteration() == (!from_store ? 4 : saves ? 1 : 0));
+  CHECK(f.broken == "");
+}
+
+// Numbers of workers ascend, and the agent that returns first may have the youngest.
+TEST_CASE("all workers that took the place of others since the store was stored are known for what they are") {
+  Outrun outrun(true);
+  outrun.Lose("north", 2);
+  REQUIRE(outrun.before.IdOf(DeviceAt("north")).incarnation() > outrun.before.IdOf(DeviceAt("west")).incarnation());
+  Federation f = outrun.Paused(3);
+  f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_NEWEST});
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(f.DetailOf("tiny").epochs().rbegin()->first_iteration() == 5);
   CHECK(f.broken == "");
 }
 
