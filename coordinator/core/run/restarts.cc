@@ -31,7 +31,11 @@ void Restarts::OnLost(int64_t at_ns, const WorkerKey& worker, std::string cause)
 
 int64_t Restarts::NextDelayNs(bool of_node) {
   const int32_t attempt = attempts_++;
-  return attempt == 0 ? 0 : BackoffNs(kFirstDelayNs, of_node ? kMaxNodeDelayNs : kMaxDelayNs, attempt, jitter_);
+  if (attempt == 0) {
+    return 0;
+  }
+  const int64_t of_node_ns = attempt <= kFirstNodeDelays ? kMaxFirstNodeDelayNs : kMaxNodeDelayNs;
+  return BackoffNs(kFirstDelayNs, of_node ? of_node_ns : kMaxDelayNs, attempt, jitter_);
 }
 
 }  // namespace geopipe

@@ -1,6 +1,7 @@
 // Trouble of a node is not the job's: what cannot be started or read there is tried again, and left after the grace.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <catch2/catch.hpp>
 #include <string>
 #include <tuple>
@@ -80,6 +81,24 @@ void RunAndFailStarts(Federation& f, int64_t for_ns) {
     CHECK(waited_ns <= 10 * kSecond);
     passed_ns += waited_ns;
   }
+}
+
+TEST_CASE("trouble of seconds is over within three seconds after it, and longer trouble within ten") {
+  Federation f(Federation::RecoveringOptions());
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  f.IterateAll(1);
+  f.Exit(DeviceAt("west"), kKillSignal);
+  EndOthers(f);
+  int64_t longest_ns = 0;
+  for (int64_t passed_ns = 0; passed_ns < 60 * kSecond;) {
+    f.FailStart(DeviceAt("west"), kNoFork);
+    const int64_t waited_ns = AwaitStart(f, 20 * kSecond);
+    CHECK(waited_ns <= (passed_ns < 12 * kSecond ? 3 : 10) * kSecond);
+    longest_ns = std::max(longest_ns, waited_ns);
+    passed_ns += waited_ns;
+  }
+  CHECK(longest_ns > 5 * kSecond);
 }
 
 TEST_CASE("a worker that cannot be started for a minute costs the job that minute, and counts as no loss") {
