@@ -72,6 +72,7 @@ absl::StatusOr<std::unique_ptr<ProcessFederation>> ProcessFederation::Start(cons
   GP_ASSIGN_OR_RETURN(TempFolder folder, TempFolder::Create("geopipe-federation-"));
   std::unique_ptr<ProcessFederation> federation(new ProcessFederation(options, std::move(folder)));
   GP_RETURN_IF_ERROR(federation->MountDisks());
+  GP_RETURN_IF_ERROR(federation->MakeEnvironments());
   GP_RETURN_IF_ERROR(federation->StartCoordinator());
   GP_RETURN_IF_ERROR(federation->WriteConfigurations());
   for (size_t site = 0; site < federation->sites(); ++site) {
@@ -112,7 +113,7 @@ bool CanHaveOwnDisks() {
 }
 
 absl::StatusOr<ProcessFederation::Daemon> ProcessFederation::Launch(const std::string& program, const std::string& name,
-                                                                    std::vector<std::string> arguments,
+                                                                    size_t site, std::vector<std::string> arguments,
                                                                     bool own_disk) const {
   GP_ASSIGN_OR_RETURN(ReadyPipe ready, ReadyPipe::Create());
   ProcessSpec spec;
@@ -129,6 +130,9 @@ absl::StatusOr<ProcessFederation::Daemon> ProcessFederation::Launch(const std::s
   spec.stderr_path = LogPath(name);
   spec.inherited_fds = {ready.child_fd()};
   spec.parent_death_signal = SIGKILL;
+  if (options_.bad_environments) {
+    spec.environment = environments_[site]->Variables();
+  }
   GP_ASSIGN_OR_RETURN(Process process, Process::Start(spec));
   return Daemon{std::move(process), std::move(ready)};
 }
@@ -152,7 +156,7 @@ absl::Status ProcessFederation::StartCoordinator() {
                             Quoted((folder_.path() / "coordinator").string()), options_.restarts_per_hour)));
     arguments.insert(arguments.end(), {"--config", config.string()});
   }
-  GP_ASSIGN_OR_RETURN(coordinator_, Launch("geopipe-coordinator", "coordinator", std::move(arguments)));
+  GP_ASSIGN_OR_RETURN(coordinator_, Launch("geopipe-coordinator", "coordinator", sites(), std::move(arguments)));
   GP_ASSIGN_OR_RETURN(endpoint_, AwaitReady(*coordinator_, "coordinator"));
   control_ = std::make_unique<ControlClient>(endpoint_, kCallLimitNs);  // the old one would wait before it dials again
   return absl::OkStatus();
@@ -167,6 +171,10 @@ std::string ProcessFederation::AgentConfig(size_t site) const {
       options_.devices, options_.figures.empty() ? "" : ", " + options_.figures);
   if (options_.own_program) {
     text.insert(text.find("devices:"), fmt::format("worker_binary: {}\n", Quoted(program().string())));
+  }
+  if (options_.bad_environments) {
+    text.insert(text.find("devices:"),
+                fmt::format("pass_environment: [LD_PRELOAD, {}]\n", BadEnvironmentPage::kVariable));
   }
   for (size_t to = 0; to < sites(); ++to) {
     if (to != site) {
@@ -211,9 +219,9 @@ absl::Status ProcessFederation::WriteConfigurations() {
 
 absl::Status ProcessFederation::LaunchAgent(size_t site) {
   const std::string& name = options_.sites[site];
-  GP_ASSIGN_OR_RETURN(
-      agents_[site],
-      Launch("geopipe-agent", name, {"--config", (folder_.path() / (name + ".yaml")).string()}, options_.own_disks));
+  GP_ASSIGN_OR_RETURN(agents_[site],
+                      Launch("geopipe-agent", name, site, {"--config", (folder_.path() / (name + ".yaml")).string()},
+                             options_.own_disks));
   return absl::OkStatus();
 }
 
@@ -265,6 +273,20 @@ absl::Status ProcessFederation::MountDisks() {
       }
       mounts_.push_back(path);
     }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ProcessFederation::MakeEnvironments() {
+  for (size_t site = 0; options_.bad_environments && site <= sites(); ++site) {
+    const std::string name = site == sites() ? "coordinator" : options_.sites[site];
+    std::vector<fs::path> disks = DisksOf(site);
+    if (options_.disk_bytes == 0) {
+      disks.clear();  // they are this machine's
+    }
+    GP_ASSIGN_OR_RETURN(std::unique_ptr<BadEnvironment> environment,
+                        BadEnvironment::Create(folder_.path() / fmt::format("environment-{}", name), disks));
+    environments_.push_back(std::move(environment));
   }
   return absl::OkStatus();
 }
@@ -322,6 +344,22 @@ std::string ProcessFederation::Log(const std::string& name) const { return TextO
 
 std::string ProcessFederation::WorkerLog(size_t site) const {
   return TextOf(folder_.path() / options_.sites[site] / "logs" / "worker-0.log");
+}
+
+absl::Status ProcessFederation::CopyLogs(const fs::path& to) const {
+  GP_RETURN_IF_ERROR(MakeFolder(to));
+  std::error_code error;
+  for (const auto& entry : fs::directory_iterator(folder_.path())) {
+    if (entry.path().extension() == ".log") {
+      fs::copy_file(entry.path(), to / entry.path().filename(), fs::copy_options::overwrite_existing, error);
+    }
+  }
+  for (const std::string& site : options_.sites) {
+    fs::copy(folder_.path() / site / "logs", to / site,
+             fs::copy_options::recursive | fs::copy_options::overwrite_existing, error);
+  }
+  return error ? absl::InternalError(fmt::format("logs cannot be copied to {}: {}", to.string(), error.message()))
+               : absl::OkStatus();
 }
 
 absl::StatusOr<std::string> ProcessFederation::Geopipectl(std::vector<std::string> arguments) {

@@ -18,6 +18,7 @@
 #include "runtime/base/files.h"
 #include "runtime/base/process.h"
 #include "tests/integration/processes.h"
+#include "tests/support/bad_environment.h"
 #include "tests/support/half_open_proxy.h"
 
 namespace geopipe {
@@ -32,6 +33,7 @@ struct ProcessFederationOptions {
   bool own_disks = false;
   // Size of each site's disks, its state folder's and disk(), and of the coordinator's; 0: those of this machine.
   int64_t disk_bytes = 0;
+  bool bad_environments = false;  // environment(...) can be made bad
   int64_t restarts_per_hour = 0;  // of a worker; 0: the coordinator's default
   int32_t devices = 1;            // of each site
   bool own_program = false;       // workers are started from program(), which may be taken away
@@ -87,6 +89,8 @@ class ProcessFederation {
   std::optional<ProcessInfo> KeeperOf(size_t site) const;
   // The folders that are on disks of the site; of the coordinator where it is sites().
   std::vector<std::filesystem::path> DisksOf(size_t site) const;
+  // The environment of the site's processes; of the coordinator where it is sites(). REQUIRES: bad_environments.
+  BadEnvironment& environment(size_t site) { return *environments_[site]; }
   // Pacer file of the rehearsed link, in the direction from one site to the other.
   std::filesystem::path PacerOf(size_t from, size_t to) const;
   HalfOpenProxy& proxy(size_t site) { return *proxies_[site]; }
@@ -94,6 +98,8 @@ class ProcessFederation {
   // Log of a program over all its lives: "coordinator" or the name of a site, and of a worker.
   std::string Log(const std::string& name) const;
   std::string WorkerLog(size_t site) const;
+  // Copies all logs to a folder, which is made.
+  absl::Status CopyLogs(const std::filesystem::path& to) const;
 
   // Runs geopipectl to its end and returns what it printed. Errors: how it ended, with what it said.
   absl::StatusOr<std::string> RunGeopipectl(std::vector<std::string> arguments);
@@ -120,18 +126,21 @@ class ProcessFederation {
   ProcessFederation(ProcessFederationOptions options, TempFolder folder)
       : options_(std::move(options)), folder_(std::move(folder)), agents_(options_.sites.size()) {}
 
-  absl::StatusOr<Daemon> Launch(const std::string& program, const std::string& name, std::vector<std::string> arguments,
-                                bool own_disk = false) const;
+  // `site`: whose environment it has; sites() for the coordinator.
+  absl::StatusOr<Daemon> Launch(const std::string& program, const std::string& name, size_t site,
+                                std::vector<std::string> arguments, bool own_disk = false) const;
   std::filesystem::path DiskOf(const std::string& site) const { return folder_.path() / ("disk-" + site); }
   absl::StatusOr<std::string> AwaitReady(Daemon& daemon, const std::string& name) const;
   absl::Status WriteConfigurations();
   absl::Status MountDisks();
+  absl::Status MakeEnvironments();
   std::string AgentConfig(size_t site) const;
   std::filesystem::path LogPath(const std::string& name) const { return folder_.path() / (name + ".log"); }
 
   const ProcessFederationOptions options_;
   TempFolder folder_;
   std::vector<std::filesystem::path> mounts_;
+  std::vector<std::unique_ptr<BadEnvironment>> environments_;
   std::vector<std::unique_ptr<HalfOpenProxy>> proxies_;
   std::string endpoint_;
   std::unique_ptr<ControlClient> control_;

@@ -37,7 +37,7 @@ constexpr int64_t kAdoptLimitNs = 60 * kSecond;
 constexpr int64_t kNoticeLimitNs = 30 * kSecond;
 
 std::string JobText(const std::string& name, const std::vector<std::string>& sites, const PacedWork& work,
-                    const std::string& more = "") {
+                    const std::string& more = "", const fs::path& data = kSurvivalData) {
   return fmt::format(
       "apiVersion: geopipe/v1\n"
       "kind: TrainingJob\n"
@@ -45,15 +45,15 @@ std::string JobText(const std::string& name, const std::vector<std::string>& sit
       "spec:\n"
       "  model: {{hidden_size: 32, intermediate_size: 64, num_hidden_layers: 6, num_attention_heads: 4,\n"
       "    num_key_value_heads: 2, vocab_size: 258, max_position_embeddings: 32}}\n"
-      "  data: {{format: text, path: [{}/LICENSE], tokenizer: byte}}\n"
+      "  data: {{format: text, path: [{}], tokenizer: byte}}\n"
       "  training: {{iterations: {}, tokens_per_iteration: {}, learning_rate: 5.0e-3, warmup_iterations: 4,\n"
       "    grad_clip: 1.0}}\n"
       "  precision: fp32\n"
       "  search: {{micro_batch_size: [{}], sequence_length: [{}], schedule: geopipe}}\n"
       "  placement: {{sites: [{}]}}\n"
       "  recovery: memory\n{}",
-      name, GEOPIPE_SOURCE_DIR, kPlannedIterations, work.micro_batches * kMicroBatchSize * kSequenceLength,
-      kMicroBatchSize, kSequenceLength, fmt::join(sites, ", "), more);
+      name, data.string(), kPlannedIterations, work.micro_batches * kMicroBatchSize * kSequenceLength, kMicroBatchSize,
+      kSequenceLength, fmt::join(sites, ", "), more);
 }
 
 std::string CostsText(const std::vector<std::string>& sites, const PacedWork& work) {
@@ -74,10 +74,11 @@ std::string Line(int64_t iteration, double loss, double grad_norm) {
 // Arguments of `geopipectl apply`.
 absl::StatusOr<std::vector<std::string>> WriteJob(const fs::path& folder, const std::string& job,
                                                   const std::vector<std::string>& sites, const PacedWork& work,
-                                                  int64_t iterations, const std::string& more = "") {
+                                                  int64_t iterations, const std::string& more = "",
+                                                  const fs::path& data = kSurvivalData) {
   const fs::path path = folder / (job + ".job.yaml");
   const fs::path costs = folder / (job + ".costs.yaml");
-  GP_RETURN_IF_ERROR(WriteFileAtomically(path, JobText(job, sites, work, more)));
+  GP_RETURN_IF_ERROR(WriteFileAtomically(path, JobText(job, sites, work, more, data)));
   GP_RETURN_IF_ERROR(WriteFileAtomically(costs, CostsText(sites, work)));
   return std::vector<std::string>{"-f",           path.string(),  "--case",
                                   costs.string(), "--iterations", fmt::format("{}", iterations)};
@@ -151,8 +152,9 @@ absl::StatusOr<int64_t> AwaitAdoption(const ProcessFederation& federation, const
 
 absl::StatusOr<std::vector<std::string>> PacedJob(const fs::path& folder, const std::string& job,
                                                   const std::vector<std::string>& sites, int64_t iterations,
-                                                  const std::string& more) {
-  GP_ASSIGN_OR_RETURN(std::vector<std::string> arguments, WriteJob(folder, job, sites, PacedWork(), iterations, more));
+                                                  const std::string& more, const fs::path& data) {
+  GP_ASSIGN_OR_RETURN(std::vector<std::string> arguments,
+                      WriteJob(folder, job, sites, PacedWork(), iterations, more, data));
   arguments.emplace_back("--pace");
   return arguments;
 }

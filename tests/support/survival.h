@@ -20,10 +20,12 @@ inline constexpr int64_t kPlannedIterations = 4000;
 
 // Arguments of `geopipectl apply` for a small job over these sites, one device each: its files are written to `folder`.
 // On paced devices an iteration takes about half a second, whatever else this machine does. `more`: lines of the job's
-// spec, indented by two.
+// spec, indented by two. `data`: what the job trains on.
+inline const std::filesystem::path kSurvivalData = std::filesystem::path(GEOPIPE_SOURCE_DIR) / "LICENSE";
 absl::StatusOr<std::vector<std::string>> PacedJob(const std::filesystem::path& folder, const std::string& job,
                                                   const std::vector<std::string>& sites, int64_t iterations,
-                                                  const std::string& more = "");
+                                                  const std::string& more = "",
+                                                  const std::filesystem::path& data = kSurvivalData);
 
 // Submits one over all sites of the federation.
 absl::Status SubmitPaced(ProcessFederation& federation, const std::string& job, int64_t iterations);
