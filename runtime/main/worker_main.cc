@@ -28,6 +28,7 @@
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
 #include "runtime/base/terminal.h"
+#include "runtime/base/thread_name.h"
 #include "runtime/base/version.h"
 #include "runtime/checkpoint/exchange/file_server.h"
 #include "runtime/compute/open.h"
@@ -322,6 +323,7 @@ int Main(int argc, char** argv) {
     return 2;
   }
   InitLogging({.program = "geopipe-worker", .level = *level, .format = *format});
+  NameThisThread("geopipe-worker");  // Linux before 6.14 names a program by the descriptor that it was executed from
   if (!flags.probe_fd.has_value()) {
     SetProcessLogContext(LogContextOf(flags, std::nullopt));
   }
