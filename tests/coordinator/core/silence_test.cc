@@ -202,6 +202,28 @@ struct Waiting {
   v1::WorkerId worker;
 };
 
+TEST_CASE("a worker that no agent knows is not replaced while it may train on with one that is out of reach") {
+  Federation f(Federation::RecoveringOptions());
+  f.sites = {"east", "west"};
+  f.job = Federation::TinyJob(f.sites);
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  const uint64_t first = f.IdOf(DeviceAt("west")).incarnation();
+  f.Close(f.sessions["east"]);
+  f.Close(f.sessions["west"]);
+  f.Register("west", 2);  // without its worker
+  f.RunFor(300 * kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(f.IdOf(DeviceAt("west")).incarnation() == first);
+  Return(f, "east", StateOf(v1::WORKER_PHASE_TRAINING, 1, 2));
+  f.Answer("east", EndedReportOf(0, 1, 2));
+  f.RunFor(34 * kSecond);
+  CHECK(f.IdOf(DeviceAt("west")).incarnation() == first);
+  f.RunFor(2 * kSecond);
+  CHECK(f.IdOf(DeviceAt("west")).incarnation() > first);
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("no device is given away on which a worker may still run that no agent knows") {
   Waiting waiting;
   Federation& f = waiting.f;
