@@ -31,6 +31,7 @@ namespace {
 constexpr double kBar = 0.85;  // of the time in which no fault keeps a rank from training
 constexpr int64_t kDiskBytes = int64_t{64} << 20;
 constexpr int64_t kIterationNs = 531'000'000;  // of the paced job, about
+constexpr int64_t kManyRepeated = 3;           // iterations, of which a recovery is worth a line
 constexpr double kShare = 0.9;                 // of the span, for iterations; the rest is for recoveries
 
 struct Flags {
@@ -88,7 +89,13 @@ void PrintRun(const ChaosRun& run, const std::vector<std::string>& sites) {
   fmt::print("{}\n{}", ChaosText(run, sites, 120), ChaosTable(run, sites));
   int64_t repeated = 0;
   for (const v1::RecoverySummary& recovery : run.detail.recoveries()) {
-    repeated += std::max<int64_t>(0, recovery.reached_iteration() - recovery.first_iteration());
+    const bool went_on = !recovery.source().empty();  // by itself
+    const int64_t again = went_on ? std::max<int64_t>(0, recovery.reached_iteration() - recovery.first_iteration()) : 0;
+    repeated += again;
+    if (again > kManyRepeated) {
+      fmt::print("  from iteration {} back to {}, {}: {}\n", recovery.reached_iteration(), recovery.first_iteration(),
+                 recovery.source(), recovery.cause());
+    }
   }
   const size_t missed = ChaosMissed(run, sites.size());
   fmt::print("  {} faults came about, {} cost more than they may  {}\n", run.outcomes.size(), missed,
