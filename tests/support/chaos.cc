@@ -88,28 +88,11 @@ class Chaos {
   // Makes the fault of the last of the run's outcomes happen. False: it would hit nothing at the moment.
   absl::StatusOr<bool> Happen(int64_t now_ns) {
     const ChaosFault& fault = run_.outcomes.back().fault;
-    switch (fault.kind) {
-      case Kind::kKill:
-      case Kind::kStop:
-      case Kind::kKeeper:
-        return Signal(now_ns, fault);
-      case Kind::kCut:
-        return Cut(now_ns, fault);
-      case Kind::kFull:
-        for (const fs::path& disk : federation_.DisksOf(SiteOf(fault))) {
-          Fill(disk);
-          agenda_.At(now_ns + fault.duration_ns, [disk] { unlink((disk / kFiller).c_str()); });
-        }
-        return true;
-      case Kind::kDescriptors:
-      case Kind::kFork:
-      case Kind::kEio:
-      case Kind::kEstale:
-        return Spoil(now_ns, fault);
-      case Kind::kRestore:
-        return Restore(now_ns);
+    GP_ASSIGN_OR_RETURN(const bool happened, Do(now_ns, fault));
+    if (happened && fault.kills) {
+      KillThere(fault);
     }
-    return false;
+    return happened;
   }
 
   // Takes what a later kRestore may bring back.
@@ -149,6 +132,31 @@ class Chaos {
     uint64_t epoch = 0;
   };
 
+  absl::StatusOr<bool> Do(int64_t now_ns, const ChaosFault& fault) {
+    switch (fault.kind) {
+      case Kind::kKill:
+      case Kind::kStop:
+      case Kind::kKeeper:
+        return Signal(now_ns, fault);
+      case Kind::kCut:
+        return Cut(now_ns, fault);
+      case Kind::kFull:
+        for (const fs::path& disk : federation_.DisksOf(SiteOf(fault))) {
+          Fill(disk);
+          agenda_.At(now_ns + fault.duration_ns, [disk] { unlink((disk / kFiller).c_str()); });
+        }
+        return true;
+      case Kind::kDescriptors:
+      case Kind::kFork:
+      case Kind::kEio:
+      case Kind::kEstale:
+        return Spoil(now_ns, fault);
+      case Kind::kRestore:
+        return Restore(now_ns);
+    }
+    return false;
+  }
+
   size_t SiteOf(const ChaosFault& fault) const {
     return IsOfCoordinator(fault) ? federation_.sites() : ChaosSite(fault, federation_.sites());
   }
@@ -168,6 +176,14 @@ class Chaos {
       }
     }
     return std::nullopt;
+  }
+
+  void KillThere(const ChaosFault& fault) const {
+    if (IsOfCoordinator(fault)) {
+      federation_.Signal(federation_.coordinator_pid(), SIGKILL);
+    } else if (const std::optional<ProcessInfo> worker = federation_.WorkerOf(SiteOf(fault)); worker.has_value()) {
+      federation_.Signal(worker->pid, SIGKILL);
+    }
   }
 
   bool Signal(int64_t now_ns, const ChaosFault& fault) {
@@ -209,12 +225,6 @@ class Chaos {
       environment.End();
       run_.outcomes[index].failed_calls = environment.failed(lack) - before;
     });
-    if (fault.kills_worker) {
-      const std::optional<ProcessInfo> worker = federation_.WorkerOf(site);
-      if (worker.has_value()) {
-        federation_.Signal(worker->pid, SIGKILL);
-      }
-    }
     return true;
   }
 

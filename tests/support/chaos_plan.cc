@@ -39,8 +39,9 @@ constexpr std::array<KindTraits, kChaosKinds.size()> kTraits{{
 
 const KindTraits& TraitsOf(Kind kind) { return kTraits[static_cast<size_t>(kind)]; }
 
-bool IsOfEnvironment(Kind kind) {
-  return kind == Kind::kDescriptors || kind == Kind::kFork || kind == Kind::kEio || kind == Kind::kEstale;
+bool HampersStarts(Kind kind) {
+  return kind == Kind::kKeeper || kind == Kind::kDescriptors || kind == Kind::kFork || kind == Kind::kEio ||
+         kind == Kind::kEstale;
 }
 
 // Roles of processes that signals are sent to, after the coordinator.
@@ -187,7 +188,7 @@ std::vector<ChaosFault> DrawChaos(const ChaosDraw& draw) {
         traits.shortest_ns +
         static_cast<int64_t>(random.Uniform() * static_cast<double>(traits.longest_ns - traits.shortest_ns));
     fault.target = Index(random, ChaosTargets(kind, names).size());
-    fault.kills_worker = random.Uniform() < 0.5 && IsOfEnvironment(kind) && !IsOfCoordinator(fault);
+    fault.kills = random.Uniform() < 0.5 && HampersStarts(kind);
   }
   return faults;
 }
@@ -202,9 +203,10 @@ bool StopsRank(const ChaosFault& fault, size_t sites) {
     case Kind::kEio:
     case Kind::kEstale:
       return !IsOfCoordinator(fault);
+    case Kind::kKeeper:
     case Kind::kDescriptors:
     case Kind::kFork:
-      return fault.kills_worker;
+      return fault.kills && !IsOfCoordinator(fault);
     default:
       return false;
   }

@@ -28,9 +28,9 @@ struct ChaosFault {
   size_t target = 0;  // ChaosTargets of the kind
   int64_t at_ns = 0;  // since training began; not before it, where the last fault is not over
   int64_t duration_ns = 0;
-  // For kDescriptors, kFork, kEio and kEstale at a site: a worker is killed at the same instant, and another has to be
-  // started where that is hard.
-  bool kills_worker = false;
+  // For kKeeper, kDescriptors, kFork, kEio and kEstale: the worker there, or the coordinator, is killed at the same
+  // instant, and another has to be started where that is hard.
+  bool kills = false;
 };
 inline constexpr std::array kChaosKinds{
     ChaosFault::Kind::kKill,   ChaosFault::Kind::kStop,        ChaosFault::Kind::kKeeper, ChaosFault::Kind::kCut,

@@ -112,7 +112,10 @@ std::string ChaosTable(const ChaosRun& run, const std::vector<std::string>& site
     text += fmt::format("{:>6.1f} s  {:<15} {:<20} {:>6.1f} s {:>6.1f} s {:>6.1f} s  {}{}{}\n", Seconds(fault.at_ns),
                         ChaosKindName(fault.kind), ChaosTargetName(fault, sites), Seconds(fault.duration_ns),
                         Seconds(outcome.cost_ns), Seconds(ChaosBarNs(fault, sites.size())),
-                        IsMissed(outcome, sites.size()) ? "MISSED" : "ok", fault.kills_worker ? ", worker killed" : "",
+                        IsMissed(outcome, sites.size()) ? "MISSED" : "ok",
+                        !fault.kills             ? ""
+                        : IsOfCoordinator(fault) ? ", coordinator killed"
+                                                 : ", worker killed",
                         outcome.failed_calls > 0 ? fmt::format(", {} calls failed", outcome.failed_calls) : "");
   }
   text += fmt::format("{:<15} {:>6} {:>12} {:>19}\n", "kind", "count", "median cost", "worst over its bar");
