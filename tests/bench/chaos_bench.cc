@@ -31,6 +31,7 @@ namespace {
 constexpr double kBar = 0.85;  // of the time in which no fault keeps a rank from training
 constexpr int64_t kDiskBytes = int64_t{64} << 20;
 constexpr int64_t kIterationNs = 531'000'000;  // of the paced job, about
+constexpr int64_t kMayLack = 20;               // iterations after a restore, whose numbers nobody has
 constexpr int64_t kManyRepeated = 3;           // iterations, of which a recovery is worth a line
 constexpr double kShare = 0.9;                 // of the span, for iterations; the rest is for recoveries
 
@@ -58,13 +59,14 @@ absl::StatusOr<std::vector<ChaosFault::Kind>> KindsOf(const std::string& names) 
 }
 
 // Says what is wrong with the numbers of a run; empty: they are those of the undisturbed run, each once. Where a store
-// was restored, those told since the backup are lost, except what was heard of before, and are not compared.
+// was restored, those told since the backup are lost with the store; what was heard of them before counts, and the few
+// that were done in the meantime may lack.
 std::string CompareNumbers(const ChaosRun& run, int64_t iterations, const std::string& alone, int64_t* compared) {
   const std::vector<std::string> lines = absl::StrSplit(alone, '\n', absl::SkipEmpty());
   std::vector<const v1::IterationSummary*> known(static_cast<size_t>(iterations));
   for (const auto* curve : {&run.early, &run.curve}) {
     for (const v1::IterationSummary& iteration : *curve) {
-      if (iteration.has_loss() && iteration.iteration() < iterations) {
+      if (iteration.has_loss() && !iteration.incomplete() && iteration.iteration() < iterations) {
         known[static_cast<size_t>(iteration.iteration())] = &iteration;
       }
     }
@@ -74,11 +76,13 @@ std::string CompareNumbers(const ChaosRun& run, int64_t iterations, const std::s
         std::cmp_not_equal(run.curve[i].iteration(), i)) {
       return fmt::format("{} of {} iterations told", run.curve.size(), iterations);
     }
-    if (known[i] == nullptr && run.early.empty()) {
-      return fmt::format("iteration {} has no loss", i);
+    const int64_t since_restore = run.early.empty() ? -1 : static_cast<int64_t>(i) - run.early.back().iteration();
+    if (known[i] == nullptr && (since_restore < 0 || since_restore > kMayLack)) {
+      return fmt::format("iteration {} has no complete numbers", i);
     }
-    if (known[i] != nullptr && NumbersOf({*known[i]}) != fmt::format("{}\n", lines[i])) {
-      return fmt::format("iteration {} is other than undisturbed", i);
+    const std::string told = known[i] == nullptr ? "" : NumbersOf({*known[i]});
+    if (known[i] != nullptr && told != fmt::format("{}\n", lines[i])) {
+      return fmt::format("iteration {} is other than undisturbed: {}instead of {}", i, told, lines[i]);
     }
     *compared += known[i] != nullptr ? 1 : 0;
   }

@@ -127,7 +127,7 @@ bool CannotOpen(int folder, const char* path) {
 }  // namespace
 }  // namespace geopipe
 
-#define NEXT(name) static auto* const next = geopipe::Next(&name, #name)
+#define NEXT(name) static auto* const next = geopipe::Next(&(name), #name)
 // An open's mode, which is there for some flags only.
 #define TAKE_MODE(last)                                             \
   mode_t mode = 0;                                                  \
@@ -165,10 +165,14 @@ int creat(const char* path, mode_t mode) {
   return geopipe::CannotOpen(AT_FDCWD, path) ? -1 : next(path, mode);
 }
 // Names that calls have in sources that were compiled with _FORTIFY_SOURCE.
-int __open_2(const char* path, int flags) { return open(path, flags); }
-int __open64_2(const char* path, int flags) { return open64(path, flags); }
-int __openat_2(int folder, const char* path, int flags) { return openat(folder, path, flags); }
-int __openat64_2(int folder, const char* path, int flags) { return openat64(folder, path, flags); }
+int FortifiedOpen(const char* path, int flags) __asm__("__open_2");
+int FortifiedOpen(const char* path, int flags) { return open(path, flags); }
+int FortifiedOpen64(const char* path, int flags) __asm__("__open64_2");
+int FortifiedOpen64(const char* path, int flags) { return open64(path, flags); }
+int FortifiedOpenAt(int folder, const char* path, int flags) __asm__("__openat_2");
+int FortifiedOpenAt(int folder, const char* path, int flags) { return openat(folder, path, flags); }
+int FortifiedOpenAt64(int folder, const char* path, int flags) __asm__("__openat64_2");
+int FortifiedOpenAt64(int folder, const char* path, int flags) { return openat64(folder, path, flags); }
 FILE* fopen(const char* path, const char* mode) {
   NEXT(fopen);
   return geopipe::CannotOpen(AT_FDCWD, path) ? nullptr : next(path, mode);
@@ -266,11 +270,14 @@ ssize_t preadv(int fd, const iovec* parts, int count, off_t offset) {
   NEXT(preadv);
   return geopipe::CannotRead(fd) ? -1 : next(fd, parts, count, offset);
 }
-ssize_t __read_chk(int fd, void* bytes, size_t size, size_t /*room*/) { return read(fd, bytes, size); }
-ssize_t __pread_chk(int fd, void* bytes, size_t size, off_t offset, size_t /*room*/) {
+ssize_t FortifiedRead(int fd, void* bytes, size_t size, size_t room) __asm__("__read_chk");
+ssize_t FortifiedRead(int fd, void* bytes, size_t size, size_t /*room*/) { return read(fd, bytes, size); }
+ssize_t FortifiedPread(int fd, void* bytes, size_t size, off_t offset, size_t room) __asm__("__pread_chk");
+ssize_t FortifiedPread(int fd, void* bytes, size_t size, off_t offset, size_t /*room*/) {
   return pread(fd, bytes, size, offset);
 }
-ssize_t __pread64_chk(int fd, void* bytes, size_t size, off64_t offset, size_t /*room*/) {
+ssize_t FortifiedPread64(int fd, void* bytes, size_t size, off64_t offset, size_t room) __asm__("__pread64_chk");
+ssize_t FortifiedPread64(int fd, void* bytes, size_t size, off64_t offset, size_t /*room*/) {
   return pread64(fd, bytes, size, offset);
 }
 

@@ -1,7 +1,10 @@
 #include "tests/support/chaos_plan.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <catch2/catch.hpp>
+#include <iterator>
 #include <set>
 #include <string>
 #include <vector>
