@@ -9,6 +9,7 @@
 #include <string>
 
 #include "runtime/base/clock.h"
+#include "runtime/base/files.h"
 #include "tests/support/durations.h"
 #include "tests/support/required.h"
 #include "tests/support/survival.h"
@@ -41,6 +42,44 @@ void AwaitProgress(const ProcessFederation& federation, int64_t limit_ns) {
   CheckOk(federation.AwaitIteration("troubled", before->iterations_done() + 2, limit_ns));
 }
 
+// Puts a program in the place of the workers', as packages do, that fits nothing.
+void InstallAnother(const ProcessFederation& federation) {
+  const fs::path beside = federation.folder() / "another";
+  CheckOk(WriteFileAtomically(beside, "#!/bin/sh\necho another program >&2\nexit 1\n"));
+  fs::permissions(beside, fs::perms::owner_all);
+  fs::rename(beside, federation.program());
+}
+
+TEST_CASE("a job goes on with the program that it began with, whatever is installed meanwhile") {
+  constexpr int64_t kIterations = 24;
+  const auto federation = Training(kIterations, {.own_program = true});
+  InstallAnother(*federation);
+  for (const size_t site : {1, 2, 1}) {
+    federation->Signal(federation->WorkerOf(site)->pid, SIGKILL);
+    AwaitProgress(*federation, kTrainsAgainNs);
+  }
+  CheckOk(federation->AwaitState("troubled", v1::JOB_STATE_COMPLETED, kTroubleLimitNs));
+  const auto detail = federation->control().GetJob("troubled");
+  CheckOk(detail.status());
+  REQUIRE(detail->recoveries_size() == 3);
+  for (const v1::RecoverySummary& recovery : detail->recoveries()) {
+    CHECK(recovery.source() == "memory");
+    REQUIRE(recovery.workers_size() == 1);
+    CHECK_FALSE(recovery.workers(0).of_node());
+  }
+  const auto curve = federation->Curve("troubled");
+  CheckOk(curve.status());
+  CheckOk(CheckWhole(*curve, kIterations));
+}
+
+// Kills the worker and the keeper, which sees nothing of it: the program that the run began with is lost with both.
+void KillWithKeeper(ProcessFederation& federation, size_t site) {
+  const int64_t keeper = federation.KeeperOf(site)->pid;
+  federation.Signal(keeper, SIGSTOP);
+  federation.Signal(federation.WorkerOf(site)->pid, SIGKILL);
+  federation.Signal(keeper, SIGKILL);
+}
+
 TEST_CASE("starts that fail for a while, by a missing program or a table that cannot be written, end no job") {
   constexpr int64_t kIterations = 40;
   const auto federation = Training(kIterations, {.own_program = true});
@@ -50,11 +89,12 @@ TEST_CASE("starts that fail for a while, by a missing program or a table that ca
     CAPTURE(is_program);
     if (is_program) {
       fs::rename(federation->program(), away);
+      KillWithKeeper(*federation, 1);
     } else {
       fs::rename(table, away);
       fs::create_directories(table / "in-the-way");
+      federation->Signal(federation->WorkerOf(1)->pid, SIGKILL);
     }
-    federation->Signal(federation->WorkerOf(1)->pid, SIGKILL);
     // Longer than five tries took to end a job.
     Clock::Real().SleepUntilNs(Clock::Real().NowNs() + 12 * kSecond);
     const auto sites = federation->Geopipectl({"get", "sites"});
