@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "optimizer/base/splitmix64.h"
 #include "tests/simulation/world.h"
@@ -71,10 +72,10 @@ std::string Describe(const Fault& fault) {
                      fault.effects > 0 ? fmt::format(", {} effects later", fault.effects) : "");
 }
 
-std::vector<Fault> DrawFaults(uint64_t seed, int count, int64_t span_ns) {
+std::vector<Fault> DrawFaults(uint64_t seed, int count, int64_t span_ns, int kinds) {
   SplitMix64 random(SplitMix64::Mix(seed + 1));
   double weights = 0;
-  for (const Row& row : kRows) {
+  for (const Row& row : std::span(kRows).first(kinds)) {
     weights += row.weight;
   }
   std::vector<Fault> faults;
@@ -82,7 +83,7 @@ std::vector<Fault> DrawFaults(uint64_t seed, int count, int64_t span_ns) {
     Fault fault;
     double at = random.Uniform() * weights;
     size_t kind = 0;
-    while (kind + 1 < kRows.size() && at >= kRows[kind].weight) {
+    while (kind + 1 < static_cast<size_t>(kinds) && at >= kRows[kind].weight) {
       at -= kRows[kind++].weight;
     }
     const Row& row = kRows[kind];

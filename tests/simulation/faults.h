@@ -62,7 +62,8 @@ struct Fault {
 // "at 12.345 s: agent crash, target 1, for 3.2 s".
 std::string Describe(const Fault& fault);
 
-// `count` faults within `span_ns`, in order.
-std::vector<Fault> DrawFaults(uint64_t seed, int count, int64_t span_ns);
+// `count` faults of the first `kinds` kinds within `span_ns`, in order.
+std::vector<Fault> DrawFaults(uint64_t seed, int count, int64_t span_ns,
+                              int kinds = static_cast<int>(FaultKind::kCount));
 
 }  // namespace geopipe::simulation

@@ -88,6 +88,7 @@ int Main(int argc, char** argv) {
                   [&](std::string_view text) { return ParseSeeds(text, &options); });
   flags.Add("jobs", &options.jobs, "N", "Seeds that run at the same time.");
   flags.Add("faults", &options.each.faults, "N", "Of each seed.");
+  flags.Add("kinds", &options.each.kinds, "N", "The first of faults.cc's list.");
   flags.AddDuration("duration", &options.each.duration_ns, "Simulated time with faults.");
   flags.Add("trace", &trace, "Shows what happens with the fewest faults that break a rule, process by process.");
   flags.Add("expect-broken", &options.stop_at_broken, "Ends, well, at the first seed that breaks a rule.");
@@ -98,6 +99,10 @@ int Main(int argc, char** argv) {
   }
   if (status.ok() && options.jobs < 1) {
     status = absl::InvalidArgumentError(fmt::format("--jobs: {} is less than 1", options.jobs));
+  }
+  if (constexpr int kKinds = static_cast<int>(FaultKind::kCount);
+      status.ok() && (options.each.kinds < 1 || options.each.kinds > kKinds)) {
+    status = absl::InvalidArgumentError(fmt::format("--kinds: {} is not from 1 to {}", options.each.kinds, kKinds));
   }
   if (!status.ok()) {
     fmt::print(stderr, "simulate_control_plane: {}\n", std::string(status.message()));

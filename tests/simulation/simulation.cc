@@ -604,7 +604,7 @@ class Simulation final : public Listener {
 }  // namespace
 
 Outcome Simulate(const Options& options) {
-  return Simulate(options, DrawFaults(options.seed, options.faults, options.duration_ns));
+  return Simulate(options, DrawFaults(options.seed, options.faults, options.duration_ns, options.kinds));
 }
 
 Outcome Simulate(const Options& options, std::vector<Fault> faults) { return Simulation(options, faults).Run(); }

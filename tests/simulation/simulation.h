@@ -25,6 +25,7 @@ namespace geopipe::simulation {
 struct Options {
   uint64_t seed = 1;
   int faults = 20;
+  int kinds = static_cast<int>(FaultKind::kCount);     // the first of them: seeds that were named knew no later ones
   int64_t duration_ns = int64_t{600} * 1'000'000'000;  // with faults; a minute and more without follows
   bool trace = false;                                  // prints what happens
 };
