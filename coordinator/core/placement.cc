@@ -371,8 +371,8 @@ absl::StatusOr<v1::ListSitesResponse> Placement::On(Now now, const ListSites& /*
     }
     for (const Job* job : running) {
       if (job->run->life().nodes.contains(key)) {
-        const auto workers = std::ranges::count_if(job->run->life().posts, [&](const auto& entry) {
-          return entry.first.node_key() == key && entry.second.duty != Post::Duty::kStopped;
+        const auto workers = std::ranges::count_if(job->run->life().posts, [&node = key](const auto& entry) {
+          return entry.first.node_key() == node && entry.second.duty != Post::Duty::kStopped;
         });
         *status.mutable_workers_summary() +=
             fmt::format("{}{} running: {}", status.workers_summary().empty() ? "" : ", ", workers, job->name());

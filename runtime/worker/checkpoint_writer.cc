@@ -101,7 +101,7 @@ absl::Status CheckpointWriter::WriteFiles(const RankSnapshot& snapshot, v1::Chec
   return absl::OkStatus();
 }
 
-void CheckpointWriter::Do(Manifest order) {
+void CheckpointWriter::Do(const Manifest& order) {
   ManifestWritten written{.epoch = order.context.epoch, .report = {}};
   written.report.set_iteration(order.command.iteration());
   if (const absl::Status status = Complete(order); !status.ok()) {

@@ -78,7 +78,7 @@ class CheckpointWriter {
 
   void Loop();
   void Do(std::unique_ptr<RankSnapshot> snapshot);
-  void Do(Manifest order);
+  void Do(const Manifest& order);
   absl::Status WriteFiles(const RankSnapshot& snapshot, v1::CheckpointReport& report);
   absl::Status Complete(const Manifest& order);
   static void RemoveOldOnes(const Manifest& order);

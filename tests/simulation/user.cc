@@ -222,6 +222,9 @@ void User::CheckEnd() const {
     } else if (job.state == v1::JOB_STATE_RECOVERING && cause.starts_with("no agent knows the fate of") &&
                in_state_ns < 20 * plane_.iteration_ns(name) + 120 * kSecondNs) {
       continue;  // the process must have ended, and a coordinator that was restarted begins to wait anew
+    } else if (job.state == v1::JOB_STATE_RECOVERING && ledger_.excused(name, "a worker is stuck") &&
+               in_state_ns < 75 * kSecondNs) {
+      continue;  // one that is stuck in no action is not told from one that connects before timeouts.start
     } else if (in_state_ns > 60 * kSecondNs) {
       world_.Break(fmt::format("job {} stays {}: {}", name, JobStateName(job.state), cause));
     }

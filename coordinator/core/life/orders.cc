@@ -246,6 +246,7 @@ NodeMessage CopyMessage(const JobLife& life, const RunCheckpoints::CopyOrder& or
 std::vector<NodeMessage> StopMessages(const JobLife& life, const std::vector<WorkerKey>& workers, int64_t grace_ns,
                                       const std::string& reason) {
   std::vector<NodeMessage> sends;
+  sends.reserve(workers.size());
   for (const WorkerKey& worker : workers) {
     sends.push_back({worker.node_key(),
                      StopMessage(life.job.name, grace_ns, ToUtf8(std::string_view(reason).substr(0, kMaxReasonBytes)),
