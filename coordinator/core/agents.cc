@@ -84,6 +84,9 @@ std::optional<Agents::Speaker> Agents::Admit(Now now, SessionId session, const v
   if (is_new) {
     orders.log.Restart();
   }
+  if (is_new && hello.federation().empty()) {
+    ForgetMarks(now, node);
+  }
   v1::ConnectResponse welcome;
   welcome.mutable_welcome()->set_coordinator_incarnation(options_.incarnation);
   welcome.mutable_welcome()->set_heartbeat_interval_ns(options_.heartbeat_interval_ns);
@@ -102,6 +105,16 @@ std::optional<Agents::Speaker> Agents::Admit(Now now, SessionId session, const v
     }
   }
   return Speaker{node, is_new};
+}
+
+// An agent that has never obeyed a coordinator is on a new machine, whose folders of checkpoints are new, too. That is
+// durable before the welcome, after which it does not tell so again.
+void Agents::ForgetMarks(Now now, const NodeKey& node) {
+  for (Job* job : jobs_.InOrder()) {
+    if (ForgetMark(now, *job, node)) {
+      outbox_.Emit(PersistRecord{job->name(), RecordOf(*job)});
+    }
+  }
 }
 
 bool Agents::SpeaksFor(Now now, SessionId session, const NodeKey& node, const v1::WorkerId& worker,

@@ -21,10 +21,6 @@ void Coordinator::On(Now now, AgentMessage& event) {
     if (is_new) {
       for (Job* job : jobs_.InOrder()) {
         job->unfit.erase(node);  // it may have been repaired
-        // An agent that has never obeyed a coordinator is on a new machine, whose folder of checkpoints is new, too.
-        if (message.hello().federation().empty() && ForgetMark(now, *job, node)) {
-          outbox_.Emit(PersistRecord{job->name(), RecordOf(*job)});
-        }
       }
     }
     strays_.OnAgent(now.ns, node, message.incarnation());

@@ -64,6 +64,11 @@ TEST_CASE("seeds that once broke a rule hold") {
     INFO("seed " << seed);
     CHECK(Simulate({.seed = seed, .kinds = kKinds}).broken == "");
   }
+  // A worker that is stuck before it has connected; a machine that is replaced while the coordinator crashes.
+  for (const uint64_t seed : {uint64_t{1000982}, uint64_t{1006248}}) {
+    INFO("seed " << seed);
+    CHECK(Simulate({.seed = seed, .kinds = kKinds + 2}).broken == "");
+  }
 }
 
 TEST_CASE("a seed is the same run each time") {

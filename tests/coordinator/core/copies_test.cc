@@ -253,7 +253,10 @@ TEST_CASE("what a job goes on from outlives a coordinator that ends while the jo
   StoredState stored = f.Stored();
   stored.federation = "here";
   Federation later(NextLife(Federation::RecoveringOptions()), stored);
-  later.Register("east", 2);  // on a new machine: it has never obeyed anybody
+  later.Register("east", 2);  // on a new machine: it has never obeyed anybody, and tells so until it is welcomed
+  const auto at = [&](const auto& is_it) { return std::ranges::find_if(later.last, is_it) - later.last.begin(); };
+  CHECK(at([](const Effect& effect) { return std::holds_alternative<PersistRecord>(effect); }) <
+        at([](const Effect& effect) { return std::holds_alternative<SendToAgent>(effect); }));
   later.known_federation = "here";
   for (const std::string site : {"north", "west"}) {
     later.Register(site, 2);
