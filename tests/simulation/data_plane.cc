@@ -200,9 +200,11 @@ void Trainer::OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>
   world_.Trace("{} cannot read the checkpoint of iteration {}: {}", process_->name, from.iteration(),
                lineage.status().ToString());
   Prepared refused{.epoch = order.epoch, .report = lineage.status(), .states = States(), .unreadable = std::nullopt};
-  if (disk_.away) {
+  // That of a source may be away, too, which then has none of its files.
+  if (std::ranges::any_of(plane_.trainers_, [](const Trainer* each) { return each->disk_.away; })) {
     plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is away");
-  } else if (absl::IsNotFound(lineage.status()) || absl::IsDataLoss(lineage.status())) {
+  }
+  if (!disk_.away && (absl::IsNotFound(lineage.status()) || absl::IsDataLoss(lineage.status()))) {
     refused.unreadable = from;
   }
   if (absl::IsResourceExhausted(lineage.status()) || absl::IsUnavailable(lineage.status())) {
