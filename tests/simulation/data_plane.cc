@@ -200,7 +200,7 @@ void Trainer::OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>
   world_.Trace("{} cannot read the checkpoint of iteration {}: {}", process_->name, from.iteration(),
                lineage.status().ToString());
   Prepared refused{.epoch = order.epoch, .report = lineage.status(), .states = States(), .unreadable = std::nullopt};
-  // That of a source may be away, too, which then has none of its files.
+  // A source whose disk is away has none of its files, either.
   if (std::ranges::any_of(plane_.trainers_, [](const Trainer* each) { return each->disk_.away; })) {
     plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is away");
   }
