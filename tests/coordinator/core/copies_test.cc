@@ -103,8 +103,8 @@ TEST_CASE("of a node that has written nothing there is nothing to copy, though i
   CHECK(f.broken == "");
 }
 
-TEST_CASE("a plan that leaves out the nodes that have the state is none: the job waits rather than begin anew") {
-  Federation f = Made();
+// The job has lost a site, and its plan for the others leaves out a node that has the state.
+void LosePlan(Federation& f) {
   RunSaved(f);
   Lose(f, "east");
   f.RunFor(16 * kSecond);
@@ -112,6 +112,11 @@ TEST_CASE("a plan that leaves out the nodes that have the state is none: the job
   StartPlanning request = f.planning.back();
   std::erase_if(request.input.cluster.sites, [](const SiteSpec& site) { return site.name != "west"; });
   f.Step(PlannerDone{request.job, request.incarnation, Federation::PlanFor(request.input), "secret"});
+}
+
+TEST_CASE("a plan that leaves out the nodes that have the state is none: the job waits rather than begin anew") {
+  Federation f = Made();
+  LosePlan(f);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
   f.RunFor(kSecond);
   CHECK(f.CauseOf("tiny") == "waiting for agent east/n0, which is silent");
@@ -242,13 +247,7 @@ TEST_CASE("the folders of a job's checkpoints have one mark in all its runs, and
 
 TEST_CASE("what a job goes on from outlives a coordinator that ends while the job waits for nodes") {
   Federation f = Made();
-  RunSaved(f);
-  Lose(f, "east");
-  f.RunFor(16 * kSecond);
-  ProfileAgain(f);
-  StartPlanning request = f.planning.back();
-  std::erase_if(request.input.cluster.sites, [](const SiteSpec& site) { return site.name != "west"; });
-  f.Step(PlannerDone{request.job, request.incarnation, Federation::PlanFor(request.input), "secret"});
+  LosePlan(f);
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
   StoredState stored = f.Stored();
   stored.federation = "here";
