@@ -196,6 +196,7 @@ void WorkerControl::On(WorkerTick event) {
   tick_ = std::move(event);
   if (trainer_ == Trainer::kTrains) {
     next_iteration_ = std::max(next_iteration_, tick_.next_iteration);
+    NoteAbandonment();
   }
   if (lived_ns_ < heartbeat_at_ns_) {
     return;
@@ -211,6 +212,17 @@ void WorkerControl::On(WorkerTick event) {
   }
   TellData();
   SaveLast();
+}
+
+// Tells an iteration that is to be abandoned, and is not, from one that waits for messages.
+void WorkerControl::NoteAbandonment() {
+  const bool abandons = abandon_from_.has_value() && next_iteration_ >= *abandon_from_;
+  if (!abandons || !tick_.action.empty()) {
+    abandons_since_ns_ = lived_ns_;
+    return;
+  }
+  tick_.action = "abandonment";
+  tick_.action_ns = lived_ns_ - abandons_since_ns_;
 }
 
 int64_t WorkerControl::orphan_at_ns() const {

@@ -128,6 +128,7 @@ class WorkerControl {
   void KeepStream();
   int64_t orphan_at_ns() const;
   void CheckOrphaned();
+  void NoteAbandonment();
   void SendReports();
   void ExitWhenFlushed();
   v1::AttachRequest Request(v1::WorkerReport report) const;
@@ -175,6 +176,8 @@ class WorkerControl {
   int64_t epoch_grace_ns_ = 0;                     // CommitCommand
   int64_t rest_grace_ns_ = 0;                      // CommitCommand
   bool ending_ = false;                            // the epoch was ordered to end
+  std::optional<int64_t> abandon_from_;            // the epoch's iterations from there on are to be abandoned
+  int64_t abandons_since_ns_ = 0;                  // nothing is computed, and the iteration under way is one of these
   bool save_last_ = false;                         // the last state waits for the writer
   int64_t finished_at_ns_ = 0;                     // the last iteration
   WorkerTick tick_;                                // the latest

@@ -130,6 +130,7 @@ void WorkerControl::Prepare(uint64_t epoch, v1::PrepareCommand command) {
   next_iteration_ = command.first_iteration();  // earlier iterations are no progress of this epoch
   prepared_.reset();
   connected_ = ending_ = false;
+  abandon_from_.reset();
   save_last_ = false;
   epoch_grace_ns_ = rest_grace_ns_ = 0;
   Emit(EnterEpoch{epoch});
@@ -228,7 +229,11 @@ void WorkerControl::EndEpoch(uint64_t epoch, const v1::EndEpochCommand& command)
     Log(LogLevel::kInfo, fmt::format("ending epoch {}", epoch));
   }
   ending_ = true;
-  Emit(EndTraining{command.has_next_iteration() ? std::optional(command.next_iteration()) : std::nullopt});
+  if (command.has_next_iteration() && !abandon_from_.has_value()) {
+    abandons_since_ns_ = lived_ns_;
+  }
+  abandon_from_ = command.has_next_iteration() ? std::optional(command.next_iteration()) : std::nullopt;
+  Emit(EndTraining{abandon_from_});
 }
 
 void WorkerControl::On(TrainingReturned event) {

@@ -372,6 +372,14 @@ WorkerTick Trainer::Progress() const {
   return tick;
 }
 
+bool DataPlane::AbandonsInVain(const std::string& job) const {
+  return std::ranges::any_of(trainers_, [&](const Trainer* each) {
+    const Session* session = each->session_.get();
+    return each->worker_.job() == job && each->stuck_ && each->process_->alive && !each->process_->paused &&
+           session != nullptr && session->abandon_from.has_value() && *session->abandon_from <= each->next();
+  });
+}
+
 void DataPlane::Unlink(Session& session) {
   for (Session* neighbour : {session.left, session.right}) {
     if (neighbour != nullptr) {

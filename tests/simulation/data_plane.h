@@ -157,6 +157,8 @@ class DataPlane {
   bool keeps(const std::string& job) const { return keeps_.contains(job); }
   // The job of the manifest, as it travels.
   const JobSpec& JobOf(const std::string& manifest);
+  // True when a worker of the job that lives and is not paused is stuck in an iteration that it was told to abandon.
+  bool AbandonsInVain(const std::string& job) const;
 
  private:
   friend class Trainer;

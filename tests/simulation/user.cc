@@ -49,6 +49,7 @@ void User::Follow() {
       job.unreachable_ns += kPollNs;
     }
     CheckPause(name, job, stored);
+    CheckAbandonment(name, job);
     if (!CanCall()) {
       continue;
     }
@@ -224,7 +225,7 @@ void User::CheckEnd() const {
       continue;  // the process must have ended, and a coordinator that was restarted begins to wait anew
     } else if (job.state == v1::JOB_STATE_RECOVERING && ledger_.excused(name, "a worker is stuck") &&
                in_state_ns < 75 * kSecondNs) {
-      continue;  // one that is stuck in no action is not told from one that connects before timeouts.start
+      continue;  // one that is stuck before it is prepared is not told from one that reads before timeouts.start
     } else if (in_state_ns > 60 * kSecondNs) {
       world_.Break(fmt::format("job {} stays {}: {}", name, JobStateName(job.state), cause));
     }
@@ -287,6 +288,16 @@ void User::CheckPause(const std::string& name, UserJob& job, const StoredJob* st
   job.pausing_ns = pausing ? job.pausing_ns + kPollNs : 0;
   if (job.pausing_ns > kPauseNs + plane_.iteration_ns(name)) {
     world_.Break(fmt::format("job {} is to pause and runs on", name));
+  }
+}
+
+// A worker that cannot even abandon its iteration is replaced while the others wait for it.
+void User::CheckAbandonment(const std::string& name, UserJob& job) {
+  const bool abandons = job.state == v1::JOB_STATE_RECOVERING && !disk_.full && CanCall() &&
+                        reach_.hears(job.spec.placement.sites) && plane_.AbandonsInVain(name);
+  job.abandoning_ns = abandons ? job.abandoning_ns + kPollNs : 0;
+  if (job.abandoning_ns > 10 * kSecondNs) {
+    world_.Break(fmt::format("job {} is RECOVERING, and a worker that is stuck was not replaced within 10 s", name));
   }
 }
 

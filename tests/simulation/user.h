@@ -30,6 +30,7 @@ struct UserJob {
   int64_t entered_ns = 0;  // its state, as the store has it
   JobState state = v1::JOB_STATE_UNSPECIFIED;
   int64_t unreachable_ns = 0;                  // how long some site of it could not be reached in this state
+  int64_t abandoning_ns = 0;                   // how long a stuck worker has not abandoned its iteration, undisturbed
   int64_t pausing_ns = 0;                      // how long it has been RUNNING though it is to pause, undisturbed
   std::pair<uint64_t, uint64_t> paused_epoch;  // run and epoch in which a pause was asked for last
   bool pause_early = false;                    // asked for while some site had been silent for long, and was since
@@ -87,6 +88,7 @@ class User {
   bool CanCall() const;
   void OnState(const std::string& name, UserJob& job, JobState state);
   void CheckPause(const std::string& name, UserJob& job, const StoredJob* stored);
+  void CheckAbandonment(const std::string& name, UserJob& job);
   void Begin(UserJob& job);
   void Apply(const std::string& name, UserJob& job);
   void Ask(const std::string& name, UserJob& job);

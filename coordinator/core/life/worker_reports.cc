@@ -21,12 +21,14 @@ namespace {
 
 using Stage = WorkerFacts::Stage;
 
-// The longest that the compute action should take.
+// The longest that the action should take: a compute action as planned, any other as the longest of these.
 int64_t StuckAfterNs(const JobLife& life, const JobRunLimits& limits, std::string_view text) {
   const absl::StatusOr<Action> action = ParseAction(text);
   int64_t planned_ns = 0;
-  if (life.plan != nullptr && action.ok() && action->stage >= 0 && action->stage < life.plan->costs.shape.stages) {
-    planned_ns = std::max(life.plan->costs.forward_ns[action->stage], life.plan->costs.BackwardNs(action->stage));
+  for (int32_t stage = 0; life.plan != nullptr && stage < life.plan->costs.shape.stages; ++stage) {
+    if (!action.ok() || action->stage == stage) {
+      planned_ns = std::max({planned_ns, life.plan->costs.forward_ns[stage], life.plan->costs.BackwardNs(stage)});
+    }
   }
   return std::max(limits.stuck_after_ns, PatienceNs(static_cast<double>(planned_ns)));
 }
@@ -257,7 +259,8 @@ Reaction WorkerReports::OnFinished(WorkerFacts& worker, const v1::FinishedReport
 }
 
 // A compute action should take as long as planned, not many times that; one that only waits for messages is not under
-// way. It counts when two heartbeats in a row report it: after a pause of the whole host the first one means nothing.
+// way. Nor should a worker take long to abandon an iteration, whatever it waits for. It counts when two heartbeats in a
+// row report it: after a pause of the whole host the first one means nothing.
 void WorkerReports::CheckStuck(WorkerFacts& worker, const v1::WorkerStatus& status) {
   const int64_t limit_ns = StuckAfterNs(life_, limits_, status.action());
   const bool may_act = life_.state == v1::JOB_STATE_RUNNING || life_.state == v1::JOB_STATE_RECOVERING;

@@ -485,6 +485,37 @@ TEST_CASE("a coordinator that is restarted while a job recovers goes on with it"
   }
 }
 
+TEST_CASE("a worker that cannot even abandon its iteration while others recover is replaced, too") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  f.Exit(DeviceAt("west"), kKilled);
+  f.Answer("west", HelloWith({{2, 1}}));
+  v1::WorkerReport ended;
+  ended.set_epoch(1);
+  ended.mutable_ended()->set_next_iteration(2);
+  AddState(ended.mutable_ended()->mutable_states(), 2, 1);
+  f.Answer("north", ended);
+  v1::WorkerReport report;
+  report.set_epoch(1);
+  v1::WorkerStatus& status = *report.mutable_heartbeat()->mutable_status();
+  status.set_epoch(1);
+  status.set_phase(v1::WORKER_PHASE_TRAINING);
+  status.set_next_iteration(2);
+  status.set_action("abandonment");
+  for (const int64_t seconds : {4, 5}) {  // one heartbeat of a host that was stopped means nothing
+    status.set_action_ns(seconds * kSecond);
+    f.Answer("east", report);
+    CHECK(f.Stops() == 0);
+  }
+  status.set_action_ns(6 * kSecond);
+  f.Answer("east", report);
+  CHECK_THAT(
+      f.DetailOf("tiny").recoveries(0).lost(1).cause(),
+      Catch::Equals("worker east/n0/0 (site east) is stuck: abandonment of iteration 2 has taken 6.0 s so far and "
+                    "should take 5.0 s at most"));
+  CHECK(f.Stops() == 1);
+}
+
 TEST_CASE("a pause that is under way when a worker is lost comes about when the job is well again") {
   Federation f(Federation::RecoveringOptions());
   Run(f);

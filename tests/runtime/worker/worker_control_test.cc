@@ -110,6 +110,30 @@ TEST_CASE("an epoch is ended, first without and then with a number, and the next
   CHECK(worker.control().status().epoch() == 3);
 }
 
+TEST_CASE("a worker tells how long it has been abandoning an iteration while nothing is computed") {
+  Harness worker;
+  worker.Open();
+  Train(worker, 1);
+  worker.Command(EndOf(1, 1));  // the iteration under way is the one before
+  worker.Pass(5);
+  CHECK(worker.heartbeats.back().heartbeat().status().action().empty());
+  worker.Step(FinishedOf(1, 0));
+  worker.Pass(2);
+  CHECK(worker.heartbeats.back().heartbeat().status().action() == "abandonment");
+  CHECK(worker.heartbeats.back().heartbeat().status().action_ns() == 2 * kSecondNs);
+  worker.Jump(60 * kSecondNs);  // the process was stopped
+  worker.Pass(1);
+  CHECK(worker.heartbeats.back().heartbeat().status().action_ns() < 5 * kSecondNs);
+  worker.Jump(kSecondNs);
+  worker.Step(WorkerTick{.next_iteration = 1, .action = "1F3", .action_ns = 7});
+  CHECK(worker.heartbeats.back().heartbeat().status().action() == "1F3");
+  worker.Pass(1);
+  CHECK(worker.heartbeats.back().heartbeat().status().action_ns() == kSecondNs);  // since the action has ended
+  worker.Step(ReturnedOf(1, 1, absl::CancelledError("abandoned")));
+  worker.Pass(1);
+  CHECK(worker.heartbeats.back().heartbeat().status().action().empty());
+}
+
 TEST_CASE("an end that comes with the last iteration is answered besides the finish") {
   Harness worker;
   worker.Open();
