@@ -102,6 +102,7 @@ Effects Agent::Step(int64_t now_ns, Event event) {
                    OnRefused(now_ns, effects);
                  },
                  [&](KeeperListed& e) { fleet_.OnListed(now_ns, e, effects); },
+                 [&](NodeLeaves& e) { link_.SetLeaving(now_ns, e.within_ns); },
                  [&](WorkerStarted& e) { fleet_.OnStarted(e, effects); },
                  [&](WorkerStartFailed& e) { fleet_.OnStartFailed(now_ns, e, effects); },
                  [&](WorkerExited& e) { fleet_.OnExited(now_ns, std::move(e), effects); },

@@ -34,6 +34,17 @@ v1::ConnectRequest CoordinatorLink::Message() const {
   return message;
 }
 
+void CoordinatorLink::SetLeaving(int64_t now_ns, std::optional<int64_t> within_ns) {
+  leaves_ns_ = within_ns.has_value() ? std::optional(now_ns + *within_ns) : std::nullopt;
+  heartbeat_due_ = state_ == State::kRegistered;
+}
+
+v1::NodeLeaving CoordinatorLink::Leaving(int64_t now_ns) const {
+  v1::NodeLeaving leaving;
+  leaving.set_within_ns(std::max<int64_t>(0, *leaves_ns_ - now_ns));
+  return leaving;
+}
+
 int64_t CoordinatorLink::next_deadline_ns() const {
   return CanSay() && queue_.ready() ? std::min(deadline_ns_, gathered_until_ns_) : deadline_ns_;
 }
@@ -41,7 +52,10 @@ int64_t CoordinatorLink::next_deadline_ns() const {
 void CoordinatorLink::Flush(int64_t now_ns, bool all, Effects& effects) {
   if (heartbeat_due_ && CanSay()) {  // ahead of a long queue, or the coordinator would think this agent dead
     v1::ConnectRequest message = Message();
-    message.mutable_heartbeat();
+    v1::AgentHeartbeat& heartbeat = *message.mutable_heartbeat();
+    if (leaves_ns_.has_value()) {
+      *heartbeat.mutable_leaving() = Leaving(now_ns);
+    }
     heartbeat_due_ = false;
     effects.emplace_back(SendToCoordinator{connection_, std::move(message)});
     ++in_flight_;
@@ -228,6 +242,9 @@ void CoordinatorLink::OnTime(int64_t now_ns, int64_t awake_ns, Effects& effects)
       hello.mutable_hello()->set_coordinator_incarnation(coordinator_);
       hello.mutable_hello()->set_orders_taken(orders_taken_);
       hello.mutable_hello()->set_federation(federation_);
+      if (leaves_ns_.has_value()) {
+        *hello.mutable_hello()->mutable_leaving() = Leaving(now_ns);
+      }
       has_workers_ = hello.hello().workers_size() > 0;
       effects.emplace_back(Dial{connection_, std::move(hello)});
       return;

@@ -46,6 +46,9 @@ class CoordinatorLink {
 
   // Takes a report or exit. It goes with the next Flush that has room.
   void Send(v1::NodeReport report) { queue_.Push(std::move(report)); }
+  // The node goes down, and its workers are ended after this time; nullopt: it stays. Told with each hello and
+  // heartbeat, the next of which is due at once.
+  void SetLeaving(int64_t now_ns, std::optional<int64_t> within_ns);
   // Sends what is due; `all`: also what could be gathered for longer. After every event.
   void Flush(int64_t now_ns, bool all, Effects& effects);
 
@@ -80,6 +83,7 @@ class CoordinatorLink {
   void Break(int64_t now_ns, const absl::Status& status, Effects& effects);
   bool CanSay() const { return state_ == State::kRegistered && in_flight_ < options_.window; }
   v1::ConnectRequest Message() const;
+  v1::NodeLeaving Leaving(int64_t now_ns) const;
 
   const CoordinatorLinkOptions options_;
   const HelloMaker make_hello_;
@@ -102,6 +106,7 @@ class CoordinatorLink {
   int32_t in_flight_ = 0;
   bool announced_ = false;
   bool heartbeat_due_ = false;
+  std::optional<int64_t> leaves_ns_;  // the node goes down, and its workers are ended then
   int64_t reported_drops_ = 0;
   int64_t reported_stripped_ = 0;
   int64_t next_drop_report_ns_ = 0;

@@ -5,6 +5,7 @@
 #include <absl/status/status.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -77,6 +78,12 @@ struct KeeperListed {
   std::vector<v1::WorkerExit> ended;  // and not forgotten
 };
 
+// The keeper was told to end, for the node goes down; on a new connection this comes before KeeperListed. Unset: the
+// keeper that is there now was not.
+struct NodeLeaves {
+  std::optional<int64_t> within_ns;
+};
+
 // A message of a worker's stream, the first one included. Answered by AcceptSession or CloseSession when it is the
 // first, by ReadOn or CloseSession when it is a later one.
 struct WorkerMessage {
@@ -102,8 +109,9 @@ struct Shutdown {
 // Time has passed.
 struct Tick {};
 
-using Event = std::variant<CoordinatorMessage, CoordinatorSent, CoordinatorClosed, WorkerStarted, WorkerStartFailed,
-                           WorkerExited, KeeperListed, WorkerMessage, WorkerClosed, ProbeNews, Shutdown, Tick>;
+using Event =
+    std::variant<CoordinatorMessage, CoordinatorSent, CoordinatorClosed, WorkerStarted, WorkerStartFailed, WorkerExited,
+                 KeeperListed, NodeLeaves, WorkerMessage, WorkerClosed, ProbeNews, Shutdown, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 

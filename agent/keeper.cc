@@ -39,6 +39,7 @@
 #include "runtime/base/packet_socket.h"
 #include "runtime/base/poll.h"
 #include "runtime/base/process.h"
+#include "runtime/base/shutdown.h"
 #include "runtime/base/thread_name.h"
 #include "runtime/base/unique_fd.h"
 
@@ -205,6 +206,8 @@ std::string_view TextOf(LeaveKeeper::Reason reason) {
       return "no agent has asked for long; all exits are in the table";
     case LeaveKeeper::Reason::kNoFolder:
       return "the state folder is gone, and no worker runs";
+    case LeaveKeeper::Reason::kToldTo:
+      return "it was told to end, and no worker runs";
   }
   return "";
 }
@@ -213,13 +216,15 @@ std::string KeeperLockPath(const std::string& state_dir) { return state_dir + "/
 
 class Keeper {
  public:
-  Keeper(const KeeperOptions& options, const UniqueFd& lock, UniqueFd listener, const v1::KeeperTable& table)
+  Keeper(const KeeperOptions& options, ShutdownSignal& signals, const UniqueFd& lock, UniqueFd listener,
+         const v1::KeeperTable& table)
       : options_(options),
+        signals_(signals),
         lock_(lock),
         listener_(std::move(listener)),
         boot_id_(BootId()),
         writer_(KeeperTablePath(options.state_dir)),
-        core_(Clock::Real().NowNs(), {}, table) {
+        core_(Clock::Real().NowNs(), {.leave_grace_ns = options.leave_grace_ns}, table) {
     const std::map<int32_t, v1::KeptWorker> earlier = core_.running();
     for (const auto& [device, child] : earlier) {
       Adopt(child, table.boot_id() == boot_id_);
@@ -312,7 +317,8 @@ class Keeper {
     std::vector<pollfd> watched = {
         {.fd = accepts ? listener_.get() : -1, .events = POLLIN, .revents = 0},
         {.fd = agent_.get(), .events = static_cast<int16_t>(news_.empty() ? POLLIN : POLLIN | POLLOUT), .revents = 0},
-        {.fd = writer_.fd(), .events = POLLIN, .revents = 0}};
+        {.fd = writer_.fd(), .events = POLLIN, .revents = 0},
+        {.fd = signals_.fd(), .events = POLLIN, .revents = 0}};
     for (const auto& [device, kept] : kept_) {
       watched.push_back({.fd = kept.pidfd(), .events = POLLIN, .revents = 0});
     }
@@ -323,6 +329,10 @@ class Keeper {
     PollFor(watched, std::max<int64_t>(until_ns - now_ns, 0));
     if (watched[2].revents != 0) {
       OnWritten(writer_.Take());
+    }
+    // The other signals are a terminal's, meant for those that started this process.
+    if (watched[3].revents != 0 && signals_.Wait(0) == SIGTERM) {
+      Take(ToldToLeave{});
     }
     if (watched[1].revents != 0) {
       Hear();
@@ -613,7 +623,7 @@ class Keeper {
 
   static void Carry(WriteLog& effect) { LogLine(effect.level, LogContext{}, effect.text); }
   void Do(LeaveKeeper& effect) {
-    if (agent_.valid()) {
+    if (agent_.valid() && effect.reason != LeaveKeeper::Reason::kToldTo) {
       return;  // it has come meanwhile
     }
     if (effect.reason == LeaveKeeper::Reason::kNobodyAsks && !saved_.ok()) {
@@ -624,6 +634,7 @@ class Keeper {
   }
 
   const KeeperOptions options_;
+  ShutdownSignal& signals_;
   const UniqueFd& lock_;
   const UniqueFd listener_;
   const std::string boot_id_;
@@ -684,13 +695,11 @@ absl::Status RunKeeper(const KeeperOptions& options) {
   // Leaves the agent's session, so that signals that a terminal or the agent's supervisor sends to it do not reach the
   // workers.
   setsid();
-  for (const int signal : {SIGHUP, SIGINT, SIGPIPE}) {
-    std::signal(signal, SIG_IGN);
-  }
+  GP_ASSIGN_OR_RETURN(const std::unique_ptr<ShutdownSignal> signals, ShutdownSignal::Install());
   GP_ASSIGN_OR_RETURN(const UniqueFd lock, LockFile(KeeperLockPath(options.state_dir)));
   GP_ASSIGN_OR_RETURN(UniqueFd listener, ListenForPackets(KeeperSocketPath(options.state_dir)));
   LogInfo("keeper of {} (pid {})", options.state_dir, getpid());
-  Keeper keeper(options, lock, std::move(listener), ReadTable(KeeperTablePath(options.state_dir)));
+  Keeper keeper(options, *signals, lock, std::move(listener), ReadTable(KeeperTablePath(options.state_dir)));
   LogInfo("{}", TextOf(keeper.Run()));
   return absl::OkStatus();
 }

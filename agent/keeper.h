@@ -1,6 +1,7 @@
 // The keeper's process, `geopipe-agent --keeper STATE_DIR`: one thread that sleeps in poll until a worker ends, an
 // agent sends something or logs are due for a check, and one that writes the table. An agent that finds no keeper
 // starts one; the keeper outlives it (under systemd with KillMode=process) and exits by itself when nobody needs it.
+// SIGTERM tells it that the node goes down: jobs write their states and leave, as far as they can within its grace.
 //
 // The state folder holds keeper.lock (one keeper per folder), keeper.sock (mode 0600; only this user is heard),
 // keeper.table (running and ended workers, so that a keeper that is killed loses neither) and logs/keeper.log.
@@ -20,6 +21,7 @@ struct KeeperOptions {
   std::string state_dir;
   bool die_with_parent = false;               // the workers are killed when the keeper ends
   int64_t look_interval_ns = 10'000'000'000;  // at the logs, and whether the folder is there
+  int64_t leave_grace_ns = 90'000'000'000;    // from SIGTERM to the end of the workers
   size_t last_words_bytes = 4096;
 };
 

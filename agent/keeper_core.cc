@@ -3,10 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <csignal>
 #include <limits>
 #include <utility>
 
 #include "agent/overloaded.h"
+#include "optimizer/base/quantities.h"
 #include "proto/wire/session_wire.h"
 
 namespace geopipe::agent {
@@ -57,6 +59,9 @@ int64_t KeeperCore::next_deadline_ns() const {
   for (const auto& [run, program] : programs_) {
     deadline_ns = std::min(deadline_ns, program.until_ns.value_or(deadline_ns));
   }
+  if (end_workers_ns_.has_value() && end_signal_ != SIGKILL && !running_.empty()) {
+    deadline_ns = std::min(deadline_ns, *end_workers_ns_);
+  }
   return deadline_ns;
 }
 
@@ -72,7 +77,7 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
   KeeperEffects effects;
   const bool rested = rests();
   std::visit(Overloaded{
-                 [&](AgentConnected& e) { OnConnected(e.connection, effects); },
+                 [&](AgentConnected& e) { OnConnected(now_ns, e.connection, effects); },
                  [&](AgentAsked& e) { OnAsked(now_ns, std::move(e), effects); },
                  [&](AgentLeft& e) {
                    if (agent_ == e.connection) {
@@ -87,6 +92,7 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
                  [&](ProgramLost& e) { programs_.erase(e.run); },
                  [&](ChildEnded& e) { OnEnded(now_ns, std::move(e), effects); },
                  [&](FolderSeen& e) { has_folder_ = e.is_there; },
+                 [&](ToldToLeave&) { OnToldToLeave(now_ns, effects); },
                  [&](MustStay&) {
                    left_ = false;
                    busy_until_ns_ = now_ns;
@@ -102,8 +108,9 @@ KeeperEffects KeeperCore::Step(int64_t now_ns, KeeperEvent event) {
 }
 
 void KeeperCore::LeaveIfUnneeded(int64_t now_ns, KeeperEffects& effects) {
+  const bool is_told = end_workers_ns_.has_value() && running_.empty();
   const bool is_lost = !has_folder_ && !agent_.has_value() && running_.empty();
-  if (left_ || (!is_lost && (!rests() || now_ns < busy_until_ns_ + patience_ns()))) {
+  if (left_ || (!is_told && !is_lost && (!rests() || now_ns < busy_until_ns_ + patience_ns()))) {
     return;
   }
   left_ = true;
@@ -111,12 +118,13 @@ void KeeperCore::LeaveIfUnneeded(int64_t now_ns, KeeperEffects& effects) {
     Save(effects);
   }
   using Reason = LeaveKeeper::Reason;
-  effects.emplace_back(LeaveKeeper{is_lost          ? Reason::kNoFolder
+  effects.emplace_back(LeaveKeeper{is_told          ? Reason::kToldTo
+                                   : is_lost        ? Reason::kNoFolder
                                    : ended_.empty() ? Reason::kNothingKept
                                                     : Reason::kNobodyAsks});
 }
 
-void KeeperCore::OnConnected(KeeperConnection connection, KeeperEffects& effects) {
+void KeeperCore::OnConnected(int64_t now_ns, KeeperConnection connection, KeeperEffects& effects) {
   agent_ = connection;
   left_ = false;  // where it has not left yet, it stays
   for (const auto& [device, child] : running_) {
@@ -126,6 +134,9 @@ void KeeperCore::OnConnected(KeeperConnection connection, KeeperEffects& effects
   }
   for (const auto& [key, exit] : ended_) {
     Tell(ExitNews(exit), effects);
+  }
+  if (end_workers_ns_.has_value()) {
+    TellLeaving(now_ns, effects);
   }
   v1::KeeperNews listed;
   listed.mutable_listed()->set_pongs(true);
@@ -164,6 +175,9 @@ absl::Status KeeperCore::CheckStart(const v1::KeeperStart& start) const {
   }
   if (start.program().empty() || start.log_path().empty()) {
     return absl::InvalidArgumentError("the order to start a worker names no program or no log");
+  }
+  if (end_workers_ns_.has_value()) {
+    return absl::UnavailableError("this node goes down: its keeper was told to end");
   }
   if (running_.contains(start.worker().device())) {
     return absl::FailedPreconditionError(fmt::format("device {} has a running worker", start.worker().device()));
@@ -293,7 +307,36 @@ void KeeperCore::OnMemoryLost(const MemoryLost& event) {
   }
 }
 
+void KeeperCore::OnToldToLeave(int64_t now_ns, KeeperEffects& effects) {
+  if (end_workers_ns_.has_value()) {
+    return;
+  }
+  end_workers_ns_ = now_ns + options_.leave_grace_ns;
+  Warn(fmt::format("told to end: no worker starts here any more, and those that run are ended within {}",
+                   FormatSeconds(options_.leave_grace_ns)),
+       effects);
+  TellLeaving(now_ns, effects);
+}
+
+void KeeperCore::TellLeaving(int64_t now_ns, KeeperEffects& effects) const {
+  v1::KeeperNews news;
+  news.mutable_leaving()->set_within_ns(std::max<int64_t>(0, *end_workers_ns_ - now_ns));
+  Tell(std::move(news), effects);
+}
+
+void KeeperCore::EndWorkers(int64_t now_ns, KeeperEffects& effects) {
+  if (!end_workers_ns_.has_value() || now_ns < *end_workers_ns_ || end_signal_ == SIGKILL) {
+    return;
+  }
+  end_signal_ = end_signal_ == 0 ? SIGTERM : SIGKILL;
+  *end_workers_ns_ += options_.kill_grace_ns;
+  for (const auto& [device, child] : running_) {
+    effects.emplace_back(SignalChild{{device, child.worker().incarnation()}, end_signal_});
+  }
+}
+
 void KeeperCore::OnTick(int64_t now_ns, KeeperEffects& effects) {
+  EndWorkers(now_ns, effects);
   std::erase_if(memory_, [&](const auto& entry) {
     const bool over = entry.second.until_ns <= now_ns;
     if (over) {

@@ -17,6 +17,9 @@
 //   - a program with which no worker of its run came up is not kept: it may be mended;
 //   - a keeper leaves when nobody needs it: it keeps nothing; or it keeps exits alone, which the next keeper finds in
 //     the table, and no agent has asked for long; or its folder is gone, and nothing runs;
+//   - a keeper that is told to end, as its node goes down, starts nothing any more; it ends when its workers have, or
+//   ends
+//     them when its time is over;
 //   - no request ends the keeper: what does not fit is logged and passed over.
 #pragma once
 
@@ -104,11 +107,15 @@ struct FolderSeen {
   bool is_there = true;
 };
 
+// Somebody wants the process to end: the node goes down.
+struct ToldToLeave {};
+
 // Answers LeaveKeeper: the table could not be written.
 struct MustStay {};
 
-using KeeperEvent = std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildReleased, ChildFailed,
-                                 MemoryLost, MemoryGone, ProgramLost, ChildEnded, FolderSeen, MustStay, Tick>;
+using KeeperEvent =
+    std::variant<AgentConnected, AgentAsked, AgentLeft, ChildStarted, ChildReleased, ChildFailed, MemoryLost,
+                 MemoryGone, ProgramLost, ChildEnded, FolderSeen, ToldToLeave, MustStay, Tick>;
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
@@ -167,7 +174,7 @@ struct SaveTable {
 
 // Ends the keeper, when the tables before it are written. kNobodyAsks is answered by MustStay where they could not be.
 struct LeaveKeeper {
-  enum class Reason : uint8_t { kNothingKept, kNobodyAsks, kNoFolder };
+  enum class Reason : uint8_t { kNothingKept, kNobodyAsks, kNoFolder, kToldTo };
   Reason reason = Reason::kNothingKept;
 };
 
@@ -190,6 +197,9 @@ struct KeeperCoreOptions {
   // Limit on programs kept open. At it, that of the run whose workers ended first is closed; where all have workers,
   // those of a further run execute what is installed.
   size_t max_programs = 64;
+  // Time from ToldToLeave to the end of the workers that still run, and from there to that of those that still do.
+  int64_t leave_grace_ns = int64_t{90} * 1'000'000'000;
+  int64_t kill_grace_ns = int64_t{5} * 1'000'000'000;
   size_t max_running = 1024;
   size_t max_ended = 4096;  // limit on exits not yet forgotten; at it, no worker is started
 };
@@ -225,7 +235,7 @@ class KeeperCore {
     std::optional<int64_t> until_ns = std::nullopt;  // unset: a worker of the run is there
   };
 
-  void OnConnected(KeeperConnection connection, KeeperEffects& effects);
+  void OnConnected(int64_t now_ns, KeeperConnection connection, KeeperEffects& effects);
   void OnAsked(int64_t now_ns, AgentAsked event, KeeperEffects& effects);
   void OnStart(v1::KeeperStart start, KeeperEffects& effects);
   Spawn::Program ProgramFor(const RunKey& run, int32_t device, KeeperEffects& effects);
@@ -242,6 +252,10 @@ class KeeperCore {
   void OnMemoryLost(const MemoryLost& event);
   void OnEnded(int64_t now_ns, ChildEnded event, KeeperEffects& effects);
   void OnTick(int64_t now_ns, KeeperEffects& effects);
+  void OnToldToLeave(int64_t now_ns, KeeperEffects& effects);
+  void TellLeaving(int64_t now_ns, KeeperEffects& effects) const;
+  // Ends the workers when the time of a keeper that was told to end is over.
+  void EndWorkers(int64_t now_ns, KeeperEffects& effects);
   void Tell(v1::KeeperNews news, KeeperEffects& effects) const;
   void Fail(const v1::WorkerId& worker, const absl::Status& status, KeeperEffects& effects) const;
   void Save(KeeperEffects& effects) const;
@@ -260,6 +274,8 @@ class KeeperCore {
   std::optional<KeeperConnection> agent_;
   int64_t busy_until_ns_;  // it rests since then
   bool has_folder_ = true;
+  std::optional<int64_t> end_workers_ns_;  // set: it was told to end
+  int end_signal_ = 0;                     // the workers were sent this since; 0: none
   bool left_ = false;
 };
 

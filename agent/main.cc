@@ -27,6 +27,7 @@ namespace {
 struct Flags {
   std::string config;
   std::optional<std::string> keeper;
+  int64_t leave_grace_ns = AgentConfig().leave_grace_ns;
   std::vector<std::string> settings;
   std::optional<int64_t> ready_fd;
   bool die_with_parent = false;
@@ -46,7 +47,8 @@ absl::Status Keep(const Flags& flags) {
     GP_ASSIGN_OR_RETURN(log.format, ParseLogFormat(*flags.log_format));
   }
   InitLogging(log);
-  return RunKeeper({.state_dir = *flags.keeper, .die_with_parent = flags.die_with_parent});
+  return RunKeeper(
+      {.state_dir = *flags.keeper, .die_with_parent = flags.die_with_parent, .leave_grace_ns = flags.leave_grace_ns});
 }
 
 // Rehearsals declare devices that are not there; what computes here needs the memory of this host.
@@ -127,6 +129,7 @@ int Main(int argc, const char* const* argv) {
   flags.AddPath("config", &values.config, "FILE", "Configuration file.");
   flags.Add("keeper", &values.keeper, "DIR",
             "Be the parent of the workers of this state folder; agents start it themselves.");
+  flags.AddDuration("leave-grace", &values.leave_grace_ns, "Of a keeper: from SIGTERM to the end of its workers.");
   flags.Add("set", &values.settings, "KEY=VALUE", "Overrides one key of the configuration; may be repeated.");
   flags.Add("ready-fd", &values.ready_fd, "N",
             "Write 'registered' to this descriptor when the coordinator has said welcome.");

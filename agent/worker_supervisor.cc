@@ -141,9 +141,10 @@ ProcessSpec WorkerProcess(const AgentConfig& config, const v1::WorkerId& worker)
 ProcessSpec KeeperProcess(const AgentConfig& config, const std::string& program) {
   ProcessSpec spec;
   spec.program = program;
-  spec.args = {"--keeper",     config.state_dir,
-               "--log-level",  std::string(LogLevelName(config.log_level)),
-               "--log-format", std::string(LogFormatName(config.log_format))};
+  spec.args = {"--keeper",      config.state_dir,
+               "--log-level",   std::string(LogLevelName(config.log_level)),
+               "--log-format",  std::string(LogFormatName(config.log_format)),
+               "--leave-grace", FormatDuration(config.leave_grace_ns)};
   if (config.die_with_parent) {
     spec.args.emplace_back("--die-with-parent");
     spec.parent_death_signal = SIGKILL;
@@ -247,7 +248,7 @@ void WorkerSupervisor::Run() {
       connected_ = true;
     }
     list_.emplace();
-    pongs_ = false;
+    pongs_ = is_told_ = false;
     unanswered_since_ns_.reset();
     OfferMemory();
     Talk(fd->get());
@@ -446,8 +447,23 @@ bool WorkerSupervisor::OnNews(v1::KeeperNews news) {
       return Post(WorkerStartFailed{
           {news.failed().worker().device(), news.failed().worker().incarnation()},
           absl::Status(static_cast<absl::StatusCode>(news.failed().code()), news.failed().message())});
+    case v1::KeeperNews::kLeaving: {
+      // Where it ends before the machine does, no keeper is started in its place for some time.
+      constexpr int64_t kMarginNs = int64_t{120} * 1'000'000'000;
+      const int64_t within_ns = std::clamp<int64_t>(news.leaving().within_ns(), 0, AgentConfig::kMaxLeaveGraceNs);
+      next_start_ns_ = Clock::Real().NowNs() + within_ns + kMarginNs;
+      leaves_ = is_told_ = true;
+      LogWarning("the keeper of the workers was told to end: this node goes down");
+      return Post(NodeLeaves{within_ns});
+    }
     case v1::KeeperNews::kListed: {
       pongs_ = news.listed().pongs();
+      if (!is_told_ && std::exchange(leaves_, false)) {
+        LogInfo("another keeper of the workers is there: this node stays");
+        if (!Post(NodeLeaves{})) {
+          return false;
+        }
+      }
       KeeperListed listed = list_.has_value() ? *std::move(list_) : KeeperListed();
       list_.reset();
       return Post(std::move(listed));

@@ -109,6 +109,8 @@ class WorkerSupervisor {
   int64_t next_ping_ns_ = 0;
   std::optional<int64_t> unanswered_since_ns_;
   int64_t next_start_ns_ = 0;
+  bool is_told_ = false;  // the keeper of this connection was told to end
+  bool leaves_ = false;   // NodeLeaves was posted, and not taken back
   std::thread thread_;
 };
 

@@ -103,6 +103,13 @@ void Membership::NoteTrouble(const NodeKey& key, int64_t now_ns, std::string why
   }
 }
 
+bool Membership::NoteLeaving(const NodeKey& key, int64_t now_ns, const v1::NodeLeaving* leaving) {
+  std::optional<int64_t>& leaves_ns = nodes_.at(key).leaves_ns;
+  const bool is_news = leaves_ns.has_value() != (leaving != nullptr);
+  leaves_ns = leaving == nullptr ? std::nullopt : std::optional(now_ns + leaving->within_ns());
+  return is_news;
+}
+
 void Membership::EndTrouble(const NodeKey& key) {
   if (const auto found = nodes_.find(key); found != nodes_.end()) {
     found->second.trouble.reset();
@@ -186,6 +193,11 @@ std::optional<SessionId> Membership::SessionOf(const NodeKey& key) const {
 bool Membership::IsUsable(const NodeKey& key) const {
   const NodeRecord* node = Find(key);
   return node != nullptr && node->usable();
+}
+
+bool Membership::IsLeaving(const NodeKey& key) const {
+  const NodeRecord* node = Find(key);
+  return node != nullptr && node->leaves_ns.has_value();
 }
 
 }  // namespace geopipe

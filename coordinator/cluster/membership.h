@@ -41,6 +41,8 @@ struct NodeRecord {
     int64_t last_ns = 0;
   };
   std::optional<Trouble> trouble = std::nullopt;  // until workers do well there, or nobody has tried for long
+  // Time at which its workers are ended, for the node goes down; unset: it stays.
+  std::optional<int64_t> leaves_ns = std::nullopt;
   // The agent process that wants this one's place, and since when.
   uint64_t claimant = 0;
   int64_t claimed_ns = 0;
@@ -93,6 +95,8 @@ class Membership {
   // REQUIRES: the node is registered.
   void NoteAcknowledged(const NodeKey& key, uint64_t sequence) { nodes_.at(key).reports_acknowledged = sequence; }
   void NoteTrouble(const NodeKey& key, int64_t now_ns, std::string why);
+  // The agent tells when the node goes down (nullptr: it stays). True where that is news. REQUIRES: it is registered.
+  bool NoteLeaving(const NodeKey& key, int64_t now_ns, const v1::NodeLeaving* leaving);
   // Workers do well there.
   void EndTrouble(const NodeKey& key);
   // True while nothing new is tried there, as of the latest Tick.
@@ -124,6 +128,8 @@ class Membership {
   std::optional<SessionId> SessionOf(const NodeKey& key) const;
   // True when the node is registered and takes new work.
   bool IsUsable(const NodeKey& key) const;
+  // True when its agent has told that the node goes down.
+  bool IsLeaving(const NodeKey& key) const;
   const std::map<NodeKey, NodeRecord>& nodes() const { return nodes_; }
 
  private:

@@ -40,6 +40,9 @@ std::optional<Agents::Speaker> Agents::Hear(Now now, SessionId session, const v1
     outbox_.Log(LogLevel::kInfo, "", "agent {} is heard from again", DisplayName(node));
   }
   membership_.Heard(session, now.ns);
+  if (message.has_heartbeat()) {
+    NoteLeaving(now, node, message.heartbeat().has_leaving() ? &message.heartbeat().leaving() : nullptr);
+  }
   orders_[node].log.Taken(message.orders_taken());
   return Speaker{node};
 }
@@ -79,6 +82,7 @@ std::optional<Agents::Speaker> Agents::Admit(Now now, SessionId session, const v
   outbox_.Log(LogLevel::kInfo, "", "agent {} {}: {} {} devices, {} workers", DisplayName(node),
               admission.returning ? "is back" : "has registered", hello.node().devices(), hello.node().device().kind(),
               hello.workers_size());
+  NoteLeaving(now, node, hello.has_leaving() ? &hello.leaving() : nullptr);
   Orders& orders = orders_[node];
   const bool is_new = std::exchange(orders.agent, message.incarnation()) != message.incarnation();
   if (is_new) {
@@ -105,6 +109,19 @@ std::optional<Agents::Speaker> Agents::Admit(Now now, SessionId session, const v
     }
   }
   return Speaker{node, is_new};
+}
+
+void Agents::NoteLeaving(Now now, const NodeKey& node, const v1::NodeLeaving* leaving) {
+  if (!membership_.NoteLeaving(node, now.ns, leaving)) {
+    return;
+  }
+  if (leaving != nullptr) {
+    outbox_.Log(LogLevel::kWarning, "", "node {} goes down: its workers are ended within {}", DisplayName(node),
+                FormatSeconds(leaving->within_ns()));
+  } else {
+    outbox_.Log(LogLevel::kInfo, "", "node {} stays", DisplayName(node));
+  }
+  outbox_.AskToSchedule();
 }
 
 // An agent that has never obeyed a coordinator is on a new machine, whose folders of checkpoints are new, too. That is

@@ -65,6 +65,7 @@ class Agents {
 
   std::optional<Speaker> Admit(Now now, SessionId session, const v1::ConnectRequest& message);
   void ForgetMarks(Now now, const NodeKey& node);
+  void NoteLeaving(Now now, const NodeKey& node, const v1::NodeLeaving* leaving);
   absl::Status CheckFederation(const v1::AgentHello& hello) const;
   void Refuse(Now now, SessionId session, absl::Status status);
   void Close(SessionId session, absl::Status status);

@@ -22,12 +22,14 @@ Coordinator::Coordinator(CoordinatorOptions options, StoredState stored)
       unknown_(options_, outbox_, membership_, jobs_, strays_, agents_),
       watches_(options_, outbox_, jobs_),
       placement_(outbox_, membership_, strays_, jobs_, links_, stored_.drained_sites),
+      departures_(membership_, jobs_, placement_),
       ledger_(options_, outbox_, jobs_, links_, agents_),
       requests_(options_, outbox_, jobs_, watches_, placement_),
       next_incarnation_(options_.incarnation) {}
 
 Effects Coordinator::Start(Now now) {
-  started_ns_ = last_step_ns_ = last_look_ns_ = now.ns;
+  started_ns_ = last_step_ns_ = now.ns;
+  departures_.Start(now);
   links_.Restore(now, std::exchange(stored_.links, {}));
   for (StoredJob& stored : std::exchange(stored_.jobs, {})) {
     if (stored.damaged) {  // its row stays as it is: a backup may be put in its place
@@ -165,7 +167,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
   }
   strays_.OnTick(now.ns);
   unknown_.OnTick(now);
-  NoteUnheard(now);
+  departures_.NoteUnheard(now);
   for (Job* job : jobs_.InOrder()) {
     if (job->run != nullptr) {
       Listen(now, *job->run);
@@ -173,7 +175,7 @@ void Coordinator::On(Now now, Tick& /*event*/) {
     } else if (IsFinal(job->state())) {
       continue;
     }
-    LookAfter(now, *job);
+    SaveBefore(now, *job, departures_.LookAfter(now, *job));
     Drive(now, *job);
     SayWait(now, *job);
     // A waiting job is scheduled again when its wait for links or its delay is over, and as long as some of its nodes

@@ -20,6 +20,7 @@
 #include "coordinator/cluster/strays.h"
 #include "coordinator/core/agents.h"
 #include "coordinator/core/coordinator_options.h"
+#include "coordinator/core/departures.h"
 #include "coordinator/core/events.h"
 #include "coordinator/core/job.h"
 #include "coordinator/core/job_requests.h"
@@ -102,18 +103,8 @@ class Coordinator {
   void Listen(Now now, JobRun& run) const;
   void StopAll(const Job& job, const std::string& reason);
   void NoteStrays(Now now, const Job& job);
-
-  // --- Going on elsewhere (coordinator_moves.cc) ---
-  // Adds the time that passed to that of each node that is not heard.
-  void NoteUnheard(Now now);
-  // Finds out whether the job should leave nodes that are gone or drained, or come back to nodes that are back.
-  void LookAfter(Now now, Job& job);
-  Exit LeaveGone(Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without) const;
-  Exit LeaveDrained(Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without) const;
-  Exit ComeBack(Job& job) const;
-  // True when the failing run is the first with some nodes and has not trained yet: those nodes are at fault, and the
-  // job goes on as it did before.
-  bool DoWithoutNewNodes(Job& job) const;
+  // Asks for a checkpoint of a job that stays at these nodes, which go down.
+  void SaveBefore(Now now, Job& job, const std::set<NodeKey>& going);
 
   const CoordinatorOptions options_;
   StoredState stored_;  // until Start
@@ -126,13 +117,13 @@ class Coordinator {
   UnknownWorkers unknown_;
   Watches watches_;
   Placement placement_;
+  Departures departures_;
   ProgressLedger ledger_;
   JobRequests requests_;
   uint64_t next_incarnation_;   // of the next job's workers
   std::set<NodeKey> promised_;  // to jobs that wait for workers of theirs to end there
   int64_t started_ns_ = 0;
   int64_t last_step_ns_ = 0;
-  int64_t last_look_ns_ = 0;  // NoteUnheard
 };
 
 }  // namespace geopipe

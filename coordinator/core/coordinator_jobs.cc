@@ -91,7 +91,7 @@ void Coordinator::Drive(Now now, Job& job) {
   }
   for (int steps = 0; job.run != nullptr; ++steps) {
     GP_CHECK(steps < kMaxSteps, "job {} decides without end in {}", job.name(), JobStateName(job.state()));
-    job.run->See({.leaving = placement_.DrainedOf(*job.run),
+    job.run->See({.leaving = placement_.LeftBy(*job.run),
                   .exit = job.exit,
                   .closing = job.closing,
                   .unfit_since_ns = job.unfit_since_ns});
@@ -104,6 +104,21 @@ void Coordinator::Drive(Now now, Job& job) {
   job.exit = {};
   if (job.run != nullptr) {
     agents_.Send(job.run->TakeDueOrders(now.ns, [&] { return links_.Declared(); }));
+  }
+}
+
+// A job that stays at nodes that go down has at least its state in a checkpoint by then.
+void Coordinator::SaveBefore(Now now, Job& job, const std::set<NodeKey>& going) {
+  if (std::ranges::includes(job.saved_for, going)) {
+    job.saved_for = going;
+    return;
+  }
+  Reaction reaction;
+  if (const absl::StatusOr<int64_t> iteration = job.run->Checkpoint(reaction); iteration.ok()) {
+    job.saved_for = going;
+    outbox_.Log(LogLevel::kInfo, job.name(), "a checkpoint of iteration {} is asked for: {} {} down", *iteration,
+                DisplayNames(going), going.size() == 1 ? "goes" : "go");
+    React(now, job, std::move(reaction));
   }
 }
 
@@ -187,7 +202,7 @@ void Coordinator::NoteNewEvaluations(Job& job) {
 }
 
 void Coordinator::Move(Now now, Job& job, JobState to, const std::string& cause) {
-  if (to == v1::JOB_STATE_PENDING || (to == v1::JOB_STATE_FAILED && DoWithoutNewNodes(job))) {
+  if (to == v1::JOB_STATE_PENDING || (to == v1::JOB_STATE_FAILED && Departures::DoWithoutNewNodes(job))) {
     BeginAgain(now, job, cause);
     return;
   }

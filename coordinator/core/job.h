@@ -65,6 +65,7 @@ struct Job {
   bool needs_home = false;                // the job does not fit on fewer nodes
   bool return_due = false;                // a checkpoint was written: nodes that are back may be used again
   std::string stays;                      // why it does not leave nodes that it should; empty: it need not
+  std::set<NodeKey> saved_for;            // nodes that go down, for which a checkpoint was asked for
   Exit exit;                              // that LookAfter has found, for the rules of the same step
 
   // --- Iterations. ---

@@ -45,7 +45,7 @@ std::vector<NodeOffer> Placement::Offers(const Job* own) const {
   }
   std::vector<NodeOffer> offers;
   for (const auto& [key, node] : membership_.nodes()) {
-    if (!node.usable() || IsDrained(key.site)) {
+    if (!node.usable() || IsLeft(key)) {
       continue;
     }
     NodeOffer& offer = offers.emplace_back(
@@ -216,6 +216,10 @@ std::optional<std::string> Placement::AwaitedBy(const Job& job) const {
       if (job.needs_home) {
         return AwaitsDrained(key.site);
       }
+    } else if (membership_.IsLeaving(key)) {
+      if (job.needs_home || job.spec.on_site_loss == OnSiteLoss::kWait) {
+        return fmt::format("waiting for node {}, which goes down, to be back", DisplayName(key));
+      }
     } else if (!membership_.IsUsable(key)) {
       if (job.needs_home || job.spec.on_site_loss == OnSiteLoss::kWait || !job.IsGone(key)) {
         return fmt::format("waiting for agent {}, which is silent", DisplayName(key));
@@ -259,14 +263,10 @@ JobSpec Placement::Pinned(const Job& job, const LinkTable& links) const {
 
 // --- Sites --------------------------------------------------------------------------------------------------------
 
-std::set<std::string> Placement::DrainedOf(const JobRun& run) const {
-  std::set<std::string> sites;
-  for (const NodeKey& node : run.life().nodes) {
-    if (IsDrained(node.site)) {
-      sites.insert(node.site);
-    }
-  }
-  return sites;
+std::set<NodeKey> Placement::LeftBy(const JobRun& run) const {
+  std::set<NodeKey> nodes = run.life().nodes;
+  std::erase_if(nodes, [&](const NodeKey& node) { return !IsLeft(node); });
+  return nodes;
 }
 
 absl::Status Placement::CheckKnown(const std::string& site) const {
@@ -286,14 +286,13 @@ absl::StatusOr<v1::DrainSiteResponse> Placement::On(Now /*now*/, const DrainSite
     outbox_.Log(LogLevel::kInfo, "", "site {} is drained", event.site);
   }
   for (const Job* job : jobs_.Running()) {
-    if (!DrainedOf(*job->run).contains(event.site)) {
+    const std::set<NodeKey> without = LeftBy(*job->run);
+    if (std::ranges::find(without, event.site, &NodeKey::site) == without.end()) {
       continue;
     }
     v1::JobAtSite& at = *response.add_jobs();
     at.set_name(job->name());
     at.set_state(job->state());
-    std::set<NodeKey> without = job->run->life().nodes;
-    std::erase_if(without, [&](const NodeKey& node) { return !IsDrained(node.site); });
     const AllocationDecision target = WouldLeaveFor(*job, without);
     if (!target.allocation.has_value()) {
       at.set_stays(true);
@@ -357,6 +356,10 @@ absl::StatusOr<v1::ListSitesResponse> Placement::On(Now now, const ListSites& /*
     status.set_incarnation(node.incarnation);
     status.set_version(node.version);
     status.set_last_heartbeat_age_ns(std::max<int64_t>(0, now.ns - node.last_heard_ns));
+    if (node.leaves_ns.has_value()) {
+      status.set_leaving(true);
+      status.set_leaves_within_ns(std::max<int64_t>(0, *node.leaves_ns - now.ns));
+    }
     if (node.trouble.has_value()) {
       status.set_trouble(ToUtf8(node.trouble->why));
       status.set_trouble_ns(now.ns - node.trouble->since_ns);

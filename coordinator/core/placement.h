@@ -1,5 +1,6 @@
 // Decides which devices a job gets: those that are free at the sites that are in use, those that a job that has trained
-// would go on with, and what a job that gets none waits for. Also keeps which sites are drained.
+// would go on with, and what a job that gets none waits for. Also keeps which sites are drained. Nothing is begun at a
+// drained site, nor on a node that goes down.
 //
 // Rules: a device belongs to one job at a time, and to none while a worker of an earlier run may be on it. A job that
 // has trained is given nodes that have its state, and its own ones where it may wait for them.
@@ -59,7 +60,9 @@ class Placement {
 
   // --- Sites. ---
   bool IsDrained(const std::string& site) const { return drained_.contains(site); }
-  std::set<std::string> DrainedOf(const JobRun& run) const;
+  // True when jobs have to leave the node: its site is drained, or it goes down.
+  bool IsLeft(const NodeKey& node) const { return IsDrained(node.site) || membership_.IsLeaving(node); }
+  std::set<NodeKey> LeftBy(const JobRun& run) const;
   absl::StatusOr<v1::DrainSiteResponse> On(Now now, const DrainSite& event);
   absl::StatusOr<v1::UncordonSiteResponse> On(Now now, const UncordonSite& event);
   absl::Status On(Now now, const DrainNotStored& event);

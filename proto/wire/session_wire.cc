@@ -242,6 +242,7 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("actions_every", message.actions_every(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(CheckRange("evaluate_from", message.evaluate_from(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(wire::CheckDuration("orphan_grace_ns", message.orphan_grace_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("leaving.within_ns", message.leaving().within_ns()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("rest_grace_ns", message.rest_grace_ns()));
   GP_RETURN_IF_ERROR(CheckCount("peers", message.peers_size(), wire::kMaxRanks));
   std::set<int32_t> ranks;
@@ -455,7 +456,7 @@ absl::Status ValidateMessage(const v1::ConnectRequest& message) {
     case v1::ConnectRequest::kHello:
       return Under("hello", ValidateMessage(message.hello()));
     case v1::ConnectRequest::kHeartbeat:
-      return absl::OkStatus();
+      return wire::CheckDuration("heartbeat.leaving.within_ns", message.heartbeat().leaving().within_ns());
     case v1::ConnectRequest::kReports:
       return Under("reports", ValidateReports(message.reports()));
     case v1::ConnectRequest::MESSAGE_NOT_SET:

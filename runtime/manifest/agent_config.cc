@@ -86,6 +86,10 @@ const Schema<AgentConfig>& AgentConfigSchema() {
           .List("links", LinkSchema(), &C::links, "Links of this site to the others.")
           .Key("orphan_grace", From(AgentConfig::kMinOrphanGraceNs, kMaxOrphanGraceNs, DurationValue()),
                &C::orphan_grace_ns, "Time after which a worker that hears no agent and finishes no iteration exits.")
+          .Key("leave_grace", From<int64_t>(0, AgentConfig::kMaxLeaveGraceNs, DurationValue()), &C::leave_grace_ns,
+               "Time from SIGTERM of the node's keeper, which says that the node goes down, to the end of its workers; "
+               "jobs write their states meanwhile and leave, where they can. Longer than a checkpoint takes, shorter "
+               "than what sends SIGKILL afterwards waits.")
           .Key("pass_environment", ListValue(StringValue()), &C::pass_environment,
                "Further variables of the agent's environment that its workers get. By themselves they get those of "
                "paths, "

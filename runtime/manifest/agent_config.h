@@ -13,6 +13,7 @@
 //   links:
 //     - {to: west, latency: 20ms, bandwidth: 1Gbps, shape: true, pacer_path: /run/geopipe/pacer-east-west}
 //   orphan_grace: 30s
+//   leave_grace: 90s
 //   pass_environment: [HF_HOME]
 //   log: {level: info, format: json}   # of the agent and its workers
 #pragma once
@@ -77,6 +78,9 @@ struct AgentConfig {
   int64_t orphan_grace_ns = int64_t{30} * 1'000'000'000;
   // A worker gives a silent agent up after five seconds and needs a moment to find the next.
   static constexpr int64_t kMinOrphanGraceNs = int64_t{6} * 1'000'000'000;
+  // Time from SIGTERM of the node's keeper, which says that the node goes down, to the end of its workers.
+  int64_t leave_grace_ns = int64_t{90} * 1'000'000'000;
+  static constexpr int64_t kMaxLeaveGraceNs = int64_t{24} * 3600 * 1'000'000'000;
   bool die_with_parent = false;
   LogLevel log_level = LogLevel::kInfo;
   LogFormat log_format = LogFormat::kText;

@@ -70,6 +70,20 @@ TEST_CASE("registers: dial with a hello, welcome, heartbeats") {
   CHECK(Describe(agent.Step(1005 * kMs, Tick{})) == Lines{"send 1 heartbeat"});
 }
 
+TEST_CASE("a node that goes down is told with a heartbeat at once, with each later one, and in the hello") {
+  Registered agent;
+  CHECK(agent.At(10 * kMs, NodeLeaves{90 * kS}) == Lines{"send 1 heartbeat"});
+  CHECK(Only<SendToCoordinator>(agent.effects()).message.heartbeat().leaving().within_ns() == 90 * kS);
+  agent.At(510 * kMs, Tick{});
+  CHECK(Only<SendToCoordinator>(agent.effects()).message.heartbeat().leaving().within_ns() == 89'500 * kMs);
+  agent.At(600 * kMs, CoordinatorClosed{1, absl::UnavailableError("gone")});
+  agent.At(2 * kS, Tick{});
+  CHECK(Only<Dial>(agent.effects()).hello.hello().leaving().within_ns() == 88'010 * kMs);
+  agent.At(2 * kS, Welcome(2));
+  CHECK(agent.At(3 * kS, NodeLeaves{}) == Lines{"send 2 heartbeat"});
+  CHECK_FALSE(Only<SendToCoordinator>(agent.effects()).message.heartbeat().has_leaving());
+}
+
 TEST_CASE("the hello says what memory the host has, and which backends its workers cannot run, and why") {
   AgentOptions options = TestOptions();
   options.host_memory_bytes = 123;

@@ -53,6 +53,8 @@ struct KeeperDescriber {
       case v1::KeeperNews::kFailed:
         return fmt::format("tell {} {} failed: {}", e.connection, KeptName(e.news.failed().worker()),
                            e.news.failed().message());
+      case v1::KeeperNews::kLeaving:
+        return fmt::format("tell {} leaving within {} s", e.connection, e.news.leaving().within_ns() / kS);
       case v1::KeeperNews::kPong:
         return fmt::format("tell {} pong {}", e.connection, e.news.pong().sequence());
       default:
@@ -259,6 +261,38 @@ TEST_CASE("keeper: without its folder it leaves as soon as nothing runs and nobo
   CHECK(keeper.At(3 * kS, FolderSeen{is_back}).empty());
   const Lines ends = keeper.At(4 * kS, ChildEnded{{0, 7}, 0, SIGKILL, ""});  // and leaves memory
   CHECK(ends == (is_back ? Lines{"save 0+1"} : Lines{"save 0+1", "leave"}));
+}
+
+TEST_CASE("keeper: told to end it starts nothing any more, says so, and leaves when its workers have") {
+  KeptCore keeper({.leave_grace_ns = 90 * kS, .kill_grace_ns = 5 * kS});
+  keeper.At(0, AgentConnected{1});
+  keeper.Remember(0, 7);
+  CHECK(keeper.At(10 * kS, ToldToLeave{}) == Lines{"log", "tell 1 leaving within 90 s"});
+  CHECK(keeper.At(20 * kS, ToldToLeave{}).empty());
+  CHECK(keeper.At(21 * kS, AgentAsked{1, StartOf(1)}) ==
+        Lines{"log", "tell 1 1#7 failed: this node goes down: its keeper was told to end"});
+  CHECK(keeper.At(30 * kS, AgentConnected{2}) ==
+        Lines{"tell 2 0#7 runs as 100", "tell 2 leaving within 70 s", "tell 2 listed"});
+  CHECK(keeper.core().next_deadline_ns() == 100 * kS);
+  SECTION("by themselves") {
+    CHECK(keeper.At(40 * kS, ChildEnded{{0, 7}, 0, 0, ""}) ==
+          Lines{"drop 0", "save 0+1", "tell 2 0#7 ended 0/0", "save 0+1", "leave"});
+    CHECK(keeper.At(200 * kS, Tick{}).empty());
+  }
+  SECTION("by its signals") {
+    CHECK(keeper.At(100 * kS - 1, Tick{}).empty());
+    CHECK(keeper.At(100 * kS, Tick{}) == Lines{"signal 0#7 15"});
+    CHECK(keeper.At(104 * kS, Tick{}).empty());
+    CHECK(keeper.At(105 * kS, Tick{}) == Lines{"signal 0#7 9"});
+    CHECK(keeper.At(200 * kS, Tick{}).empty());
+    CHECK(keeper.At(200 * kS, ChildEnded{{0, 7}, 0, SIGKILL, ""}).back() == "leave");
+  }
+}
+
+TEST_CASE("keeper: told to end while nothing runs it leaves at once") {
+  KeptCore keeper;
+  keeper.At(0, AgentConnected{1});
+  CHECK(keeper.At(kS, ToldToLeave{}) == Lines{"log", "tell 1 leaving within 90 s", "leave"});
 }
 
 TEST_CASE("keeper: the memory of a worker that is killed or fails is handed on to the next one of its job") {

@@ -675,6 +675,27 @@ TEST_CASE("memory of a worker that dies together with its keeper comes back from
   CHECK(Found(node, 8) == "7 by --kept-memory-fd");
 }
 
+TEST_CASE("a keeper that is told to end says so, ends its workers when its grace is over, and gets no successor soon") {
+  Node node("exec sleep 600");
+  node.config().leave_grace_ns = 300 * kMs;
+  Supervised supervised(node);
+  supervised.Start(7);
+  const int64_t keeper = node.KeeperPid();
+  kill(static_cast<pid_t>(keeper), SIGHUP);  // a terminal's: nothing
+  kill(static_cast<pid_t>(keeper), SIGTERM);
+  const std::optional<int64_t> within_ns = supervised.Next<NodeLeaves>().within_ns;
+  REQUIRE(within_ns.has_value());
+  CHECK(*within_ns <= 300 * kMs);
+  CHECK(supervised.Next<WorkerExited>().signal == SIGTERM);
+  WaitForEnd(keeper);
+  // A keeper that somebody starts says that the node stays.
+  CHECK(node.KeeperPid() == keeper);
+  absl::StatusOr<Process> other = Process::Start(KeeperProcess(node.config(), *SiblingProgram("geopipe-agent")));
+  REQUIRE(other.ok());
+  CHECK_FALSE(supervised.Next<NodeLeaves>().within_ns.has_value());
+  CHECK(supervised.Next<KeeperListed>().ended.size() == 1);
+}
+
 TEST_CASE("a keeper that is stopped is killed, and the next one has its workers and what they keep") {
   Node node(kRememberingWorker);
   Supervised supervised(node, {.ping_interval_ns = 20 * kMs, .keeper_silent_after_ns = 200 * kMs});

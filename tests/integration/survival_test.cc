@@ -217,6 +217,50 @@ TEST_CASE("a site is drained: its job goes on at the others without repeating an
   CHECK(NumbersOf(curve) == *alone);
 }
 
+TEST_CASE("a node that goes down is left by its job without a repeated iteration, and used again when it is back") {
+  if (!CanHaveOwnDisks()) {
+    Skip("it needs mount namespaces");
+    return;
+  }
+  constexpr int64_t kIterations = 150;
+  const auto federation = StartFederation({.own_disks = true});
+  Check(SubmitMoving(*federation, "moves", kIterations, 20, 0, 30 * kSecond));
+  Check(federation->AwaitIteration("moves", 5, kLimitNs));
+  const std::optional<ProcessInfo> keeper = federation->KeeperOf(1);
+  REQUIRE(keeper.has_value());
+  federation->Signal(keeper->pid, SIGTERM);
+  const auto runs_at = [&](int sites) {
+    return AwaitNs("the job at other sites", kLimitNs,
+                   [&]() -> absl::StatusOr<bool> {
+                     const absl::StatusOr<v1::JobDetail> detail = federation->control().GetJob("moves");
+                     return detail.ok() && detail->summary().state() == v1::JOB_STATE_RUNNING &&
+                            detail->epochs().rbegin()->sites_size() == sites;
+                   })
+        .status();
+  };
+  Check(runs_at(2));
+  const auto sites = federation->Geopipectl({"get", "sites", "east"});
+  Check(sites.status());
+  CHECK(sites->find("connected, leaving") != std::string::npos);
+  CHECK(sites->find("goes down: its keeper was told to end") != std::string::npos);
+  Check(AwaitNs("the end of the keeper", kLimitNs, [&]() -> absl::StatusOr<bool> {
+          return !federation->KeeperOf(1).has_value();
+        }).status());
+  federation->KillAgent(1);  // the machine starts again
+  Check(federation->StartAgent(1));
+  Check(runs_at(3));
+  const std::vector<v1::IterationSummary> curve = CompletedCurve(*federation, "moves", kIterations);
+  const absl::StatusOr<v1::JobDetail> detail = federation->control().GetJob("moves");
+  Check(detail.status());
+  CHECK(detail->recoveries_size() == 0);
+  for (int i = 1; i < detail->epochs_size(); ++i) {
+    CHECK(detail->epochs(i).first_iteration() == detail->epochs(i - 1).next_iteration());
+  }
+  const absl::StatusOr<std::string> alone = NumbersAlone(*federation, kIterations);
+  Check(alone.status());
+  CHECK(NumbersOf(curve) == *alone);
+}
+
 TEST_CASE("a worker that dies five times is the job's end, and all five causes are told") {
   const auto federation = StartFederation();
   const absl::StatusOr<std::string> end = LoseWorkerAgainAndAgain(*federation, "doomed", 1);

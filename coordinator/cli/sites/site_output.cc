@@ -90,8 +90,8 @@ Table SiteTableOf(const v1::ListSitesResponse& sites, const v1::ListLinksRespons
       std::vector<std::string> row{
           site.name(),
           spec.node(),
-          fmt::format("{}{}{}", node.connected() ? "connected" : "lost", node.trouble().empty() ? "" : ", unfit",
-                      site.drained() ? ", drained" : ""),
+          fmt::format("{}{}{}{}", node.connected() ? "connected" : "lost", node.trouble().empty() ? "" : ", unfit",
+                      node.leaving() ? ", leaving" : "", site.drained() ? ", drained" : ""),
           fmt::format("{}", spec.devices()),
           spec.device().kind(),
           HumanBytes(spec.device().memory_bytes()),
@@ -113,6 +113,11 @@ std::string SiteTroubles(const v1::ListSitesResponse& sites) {
       if (!node.trouble().empty()) {
         lines += fmt::format("warning: node {}/{} has been unfit for {} and is tried again every 10 s: {}\n",
                              site.name(), node.spec().node(), HumanAge(node.trouble_ns()), node.trouble());
+      }
+      if (node.leaving()) {
+        lines +=
+            fmt::format("warning: node {}/{} goes down: its keeper was told to end, and ends the workers within {}\n",
+                        site.name(), node.spec().node(), HumanAge(node.leaves_within_ns()));
       }
       for (const v1::StrayWorker& stray : node.strays()) {
         lines += fmt::format(
@@ -139,6 +144,7 @@ Json SitesToJson(const v1::ListSitesResponse& sites, const v1::ListLinksResponse
                       {"connected", node.connected()},
                       {"drained", site.drained()},
                       {"trouble", node.trouble().empty() ? Json() : Json(node.trouble())},
+                      {"leaves_within_s", node.leaving() ? Json(Seconds(node.leaves_within_ns())) : Json()},
                       {"trouble_s", node.trouble().empty() ? Json() : Json(Seconds(node.trouble_ns()))},
                       {"devices", node.spec().devices()},
                       {"kind", node.spec().device().kind()},

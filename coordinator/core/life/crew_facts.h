@@ -37,7 +37,7 @@ struct Exit {
   enum class Why : uint8_t {
     kNone,
     kGone,  // nodes have not been heard for the job's grace
-    kMove,  // a site is drained, or nodes that it had are back
+    kMove,  // a site is drained, a node goes down, or nodes that it had are back
   };
   Why why = Why::kNone;
   std::string cause;
@@ -45,7 +45,7 @@ struct Exit {
 
 // Facts that the coordinator knows beside those of the run's own crew.
 struct Surroundings {
-  std::set<std::string> leaving;  // sites that the job has to leave
+  std::set<NodeKey> leaving;  // nodes that the job has to leave
   Exit exit;
   std::string closing;  // the job is to be cancelled for this reason when its state is in a checkpoint; empty: not
   std::optional<int64_t> unfit_since_ns = std::nullopt;  // since when nodes' troubles keep it from its next iteration

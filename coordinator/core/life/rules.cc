@@ -215,7 +215,7 @@ Answer Moved(const Situation& s) {
   }
   std::set<NodeKey> staying;
   for (const WorkerKey& member : s.life.members) {
-    if (!s.crew.around.leaving.contains(member.site)) {
+    if (!s.crew.around.leaving.contains(member.node_key())) {
       staying.insert(member.node_key());
     }
   }
@@ -377,7 +377,7 @@ const Rule kRules[] = {
     {"close", {}, "it is to be cancelled with a checkpoint", "pause; CANCELLED when the checkpoint is there", Close},
     {"move",
      {v1::JOB_STATE_RUNNING},
-     "a site is drained, or nodes are back, and there are devices to go to",
+     "a site is drained, a node goes down or nodes are back, and there are devices to go to",
      "want to move",
      Move},
     {"end",

@@ -201,7 +201,7 @@ RunCheckpoints::Outcome RunCheckpoints::OnManifest(int64_t now_ns, const WorkerK
 std::vector<RunCheckpoints::CopyOrder> RunCheckpoints::OrderCopies(int64_t iteration, Attempt& attempt) const {
   std::vector<std::pair<std::string, std::vector<WorkerKey>>> sites;  // possible sites of copies, in the plan's order
   for (const WorkerKey& member : members_) {
-    if (attempt.rule.avoid.contains(member.site)) {
+    if (attempt.rule.avoid.contains(member.node_key())) {
       continue;
     }
     auto site = std::ranges::find(sites, member.site, [](const auto& each) { return each.first; });
@@ -216,12 +216,13 @@ std::vector<RunCheckpoints::CopyOrder> RunCheckpoints::OrderCopies(int64_t itera
   size_t number = 0;  // spreads the parts of a site over the nodes of the next
   for (auto& [node, part] : attempt.parts) {
     if (part.files.empty() || !attempt.rule.wanted ||
-        (!attempt.rule.avoid.empty() && !attempt.rule.avoid.contains(node.site))) {
+        (!attempt.rule.avoid.empty() && !attempt.rule.avoid.contains(node))) {
       continue;
     }
     const auto own = std::ranges::find(sites, node.site, [](const auto& each) { return each.first; });
     const size_t next = own == sites.end() ? 0 : static_cast<size_t>(own - sites.begin()) + 1;
-    if (sites.empty() || sites[next % sites.size()].first == node.site) {
+    // Parts of nodes that are left may lie at other nodes of their site.
+    if (sites.empty() || (sites[next % sites.size()].first == node.site && attempt.rule.avoid.empty())) {
       return {};
     }
     const std::vector<WorkerKey>& nodes = sites[next % sites.size()].second;

@@ -86,7 +86,7 @@ class RunCheckpoints {
   };
   struct CopyRule {
     bool wanted = false;
-    std::set<std::string> avoid = {};  // sites that get none, and whose own parts alone are copied; empty: none
+    std::set<NodeKey> avoid = {};  // nodes that get none, and whose own parts alone are copied; empty: none
   };
 
   // Begins an epoch and abandons attempts of earlier ones, since nobody knows any more what state their ranks hold.

@@ -113,6 +113,90 @@ TEST_CASE("a job that cannot leave a drained site stays, and says why") {
   CHECK(f.CauseOf("tiny") == "all 3 ranks have committed epoch 1");
 }
 
+TEST_CASE("jobs leave a node that goes down when their state is at the others, and come back when it is back") {
+  Federation f = Made(0);
+  RunSaved(f, false);
+  f.leaving[{"east", "n0"}] = 60 * kSecond;
+  f.RunFor(kSecond / 10);
+  CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 0);  // it leaves, and writes its state then
+  CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 3);
+  EndAt(f, 1, 2);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_REPLANNING);
+  CHECK(f.CauseOf("tiny") == "node east/n0 goes down; its ranks rest before iteration 2");
+  Save(f, 1, 2);
+  CHECK(f.Commands(v1::WorkerCommand::kReplicate) == 1);
+  Copy(f, "north", 1, 2);
+  f.sites = {"north", "west"};
+  f.RunFor(kSecond);
+  Begin(f);
+  CHECK(f.DetailOf("tiny").epochs(1).first_iteration() == 2);
+  f.IterateAll(2);
+  Save(f, 2, 3);
+  f.RunFor(kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  f.Close(f.sessions["east"]);  // it is down, and back after a while
+  f.RunFor(60 * kSecond);
+  f.leaving.clear();
+  f.Register("east", 2);
+  f.IterateAll(3);
+  Save(f, 2, 4);
+  f.RunFor(kSecond / 10);
+  CHECK(f.Commands(v1::WorkerCommand::kEndEpoch) == 2);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a job that cannot leave a node that goes down has its state written before, once, and waits for the node") {
+  Federation f = Made(0);
+  f.job.on_site_loss = OnSiteLoss::kWait;
+  RunSaved(f, false);
+  SECTION("while it runs") {
+    f.leaving[{"east", "n0"}] = 60 * kSecond;
+    f.RunFor(kSecond / 10);
+    REQUIRE(f.Commands(v1::WorkerCommand::kCheckpoint) == 3);
+    f.RunFor(5 * kSecond);
+    CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 0);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+    f.leaving.clear();  // it stays after all
+    f.RunFor(kSecond);
+    f.leaving[{"east", "n0"}] = 60 * kSecond;
+    f.RunFor(kSecond / 10);
+    CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 3);
+  }
+  SECTION("while it is paused") {
+    f.Step(PauseJob{90, "tiny"});
+    EndAt(f, 1, 2);
+    REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+    f.leaving[{"east", "n0"}] = 60 * kSecond;
+    f.RunFor(kSecond / 10);
+    CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 3);
+  }
+}
+
+TEST_CASE("a job that recovers leaves a node that goes down at once, and a new one gets none of its devices") {
+  Federation f = Made(1);
+  RunSaved(f);
+  f.Exit(DeviceAt("east"), 9);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  f.leaving[{"east", "n0"}] = 60 * kSecond;
+  f.RunFor(kSecond / 10);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  CHECK_THAT(f.DetailOf("tiny").transitions().rbegin()->cause(),
+             Catch::StartsWith("node east/n0 goes down; the job goes on at north, west"));
+  f.Step(ListSites{f.next_call++});
+  const auto sites = std::get<v1::ListSitesResponse>(*f.Last<ReplyToCall>()[0].reply);
+  CHECK(sites.sites(0).nodes(0).leaving());
+  CHECK(sites.sites(0).nodes(0).leaves_within_ns() <= 60 * kSecond);
+  Federation g;
+  for (const std::string& site : g.sites) {
+    g.Register(site);
+  }
+  g.leaving[{"east", "n0"}] = 60 * kSecond;
+  g.RunFor(kSecond);
+  g.Step(ApplyJob{g.next_call++, g.job, g.run});
+  g.RunFor(kSecond);
+  CHECK(g.StateOf("tiny") == v1::JOB_STATE_PENDING);
+}
+
 TEST_CASE("no new job gets devices of a site that is drained") {
   Federation f;
   for (const std::string& site : f.sites) {

@@ -435,7 +435,10 @@ SessionId Federation::Register(const std::string& name, uint64_t incarnation, co
 void Federation::Heartbeat(SessionId session) {
   AgentMessage event{session, {}};
   event.message.set_incarnation(agent_incarnation_[session]);
-  event.message.mutable_heartbeat();
+  v1::AgentHeartbeat& heartbeat = *event.message.mutable_heartbeat();
+  if (const auto leaves = leaving.find(node_of_[session]); leaves != leaving.end()) {
+    heartbeat.mutable_leaving()->set_within_ns(leaves->second);
+  }
   event.message.set_orders_taken(orders_sent_[{node_of_[session], agent_incarnation_[session]}]);
   Step(std::move(event));
 }

@@ -107,6 +107,7 @@ class Federation {
   int Commands(v1::WorkerCommand::CommandCase kind) const;
   int Stops() const;
 
+  std::map<NodeKey, int64_t> leaving;  // nodes that go down, and within which time, as their heartbeats tell
   Effects last;
   std::unique_ptr<Coordinator> owned;
   Coordinator& core = *owned;

@@ -121,8 +121,8 @@ const std::map<std::string, std::pair<std::string, std::string>, std::less<>>& R
       {"spec.checkpoint.keep", {"runtime/worker/checkpoint_writer.cc", "spec.keep"}},
       {"spec.checkpoint.replicate", {"coordinator/core/life/job_run.cc", "checkpoint.replicate"}},
       {"spec.recovery", {"runtime/worker/rank_job.cc", "job.recovery"}},
-      {"spec.on_site_loss", {"coordinator/core/coordinator_moves.cc", "spec.on_site_loss"}},
-      {"spec.grace", {"coordinator/core/coordinator_moves.cc", "spec.grace_ns"}},
+      {"spec.on_site_loss", {"coordinator/core/departures.cc", "spec.on_site_loss"}},
+      {"spec.grace", {"coordinator/core/departures.cc", "spec.grace_ns"}},
   };
   return readers;
 }

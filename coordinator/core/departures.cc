@@ -1,17 +1,16 @@
-// Jobs that leave devices and come back to them: nodes that are gone, sites that are drained, and both when they are
-// back.
+#include "coordinator/core/departures.h"
+
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
 
-#include "coordinator/core/coordinator.h"
 #include "optimizer/base/quantities.h"
 
 namespace geopipe {
 
-void Coordinator::NoteUnheard(Now now) {
+void Departures::NoteUnheard(Now now) {
   constexpr int64_t kLongestStepNs = 1'000'000'000;  // beyond it this process did nothing, and nobody is to blame
   // If this process hears from nobody, it is itself cut off.
   const bool hears_any =
@@ -38,35 +37,39 @@ void Coordinator::NoteUnheard(Now now) {
   }
 }
 
-void Coordinator::LookAfter(Now now, Job& job) {
+std::set<NodeKey> Departures::LookAfter(Now now, Job& job) const {
   job.stays.clear();
-  if (job.run == nullptr || job.run->life().wants.pause || job.options.explicit_costs.has_value()) {
-    return;
+  if (job.run == nullptr) {
+    return {};
   }
-  const std::set<std::string> drained = placement_.DrainedOf(*job.run);
+  const std::set<NodeKey> left = placement_.LeftBy(*job.run);
   std::set<NodeKey> gone;
-  std::set<NodeKey> without;
+  std::set<NodeKey> going;
+  std::set<NodeKey> without = left;
   for (const NodeKey& node : job.run->life().nodes) {
-    if (drained.contains(node.site)) {
-      without.insert(node);
-    }
-    if (job.spec.on_site_loss == OnSiteLoss::kReplan && job.IsGone(node)) {
+    if (job.spec.on_site_loss == OnSiteLoss::kReplan && (job.IsGone(node) || membership_.IsLeaving(node))) {
       gone.insert(node);
       without.insert(node);
     }
+    if (membership_.IsLeaving(node)) {
+      going.insert(node);
+    }
   }
+  const bool may_leave = !job.run->life().wants.pause && !job.options.explicit_costs.has_value();
   const bool is_stuck = job.state() == v1::JOB_STATE_RECOVERING || job.state() == v1::JOB_STATE_PAUSED;
   const bool is_running = job.state() == v1::JOB_STATE_RUNNING;
-  if (is_stuck && !gone.empty()) {
+  if (may_leave && is_stuck && !gone.empty()) {
     job.exit = LeaveGone(job, gone, without);
-  } else if (is_running && !drained.empty()) {
-    job.exit = LeaveDrained(job, drained, without);
-  } else if (is_running && job.return_due && job.run->At(now.ns).MayMove()) {
+  } else if (may_leave && is_running && !left.empty()) {
+    job.exit = LeaveFor(job, left, without);
+  } else if (may_leave && is_running && job.return_due && job.run->At(now.ns).MayMove()) {
     job.exit = ComeBack(job);
   }
+  const bool leaves = job.exit.why != Exit::Why::kNone || job.run->life().wants.move;
+  return leaves ? std::set<NodeKey>() : going;
 }
 
-Exit Coordinator::LeaveGone(Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without) const {
+Exit Departures::LeaveGone(Job& job, const std::set<NodeKey>& gone, const std::set<NodeKey>& without) const {
   const bool more_may_be = std::ranges::any_of(job.run->life().nodes, [&](const NodeKey& node) {
     return job.unheard_ns.contains(node) && !without.contains(node);
   });
@@ -82,7 +85,9 @@ Exit Coordinator::LeaveGone(Job& job, const std::set<NodeKey>& gone, const std::
   std::string why;
   for (const NodeKey& key : gone) {
     const NodeRecord* node = membership_.Find(key);
-    if (node != nullptr && node->well() && node->trouble.has_value()) {
+    if (membership_.IsLeaving(key)) {
+      why += fmt::format("node {} goes down; ", DisplayName(key));
+    } else if (node != nullptr && node->well() && node->trouble.has_value()) {
       why += fmt::format("node {} has been unfit for {}: {}; ", DisplayName(key), FormatSeconds(job.spec.grace_ns),
                          node->trouble->why);
     } else {
@@ -97,26 +102,49 @@ Exit Coordinator::LeaveGone(Job& job, const std::set<NodeKey>& gone, const std::
           .cause = fmt::format("{}the job goes on at {}", why, fmt::join(target.allocation->site_names(), ", "))};
 }
 
-Exit Coordinator::LeaveDrained(Job& job, const std::set<std::string>& drained, const std::set<NodeKey>& without) const {
+Exit Departures::LeaveFor(Job& job, const std::set<NodeKey>& left, const std::set<NodeKey>& without) const {
   if (job.run->life().wants.move) {
     return {};
   }
-  const std::string names = fmt::format("{} {}", drained.size() == 1 ? "site" : "sites", fmt::join(drained, ", "));
+  std::set<std::string> sites;
+  std::vector<NodeKey> nodes;
+  for (const NodeKey& node : left) {
+    if (placement_.IsDrained(node.site)) {
+      sites.insert(node.site);
+    } else if (job.spec.on_site_loss == OnSiteLoss::kReplan) {
+      nodes.push_back(node);
+    }
+  }
+  const std::string site_names = fmt::format("{} {}", sites.size() == 1 ? "site" : "sites", fmt::join(sites, ", "));
+  const std::string node_names = fmt::format("{} {}", nodes.size() == 1 ? "node" : "nodes", DisplayNames(nodes));
+  std::vector<std::string> causes;
+  std::vector<std::string> places;
+  if (!sites.empty()) {
+    causes.push_back(fmt::format("{} {} drained", site_names, sites.size() == 1 ? "is" : "are"));
+    places.push_back(fmt::format("{}, which is drained", site_names));
+  }
+  if (!nodes.empty()) {
+    causes.push_back(fmt::format("{} {} down", node_names, nodes.size() == 1 ? "goes" : "go"));
+    places.push_back(fmt::format("{}, which {} down", node_names, nodes.size() == 1 ? "goes" : "go"));
+  }
+  if (causes.empty()) {
+    return {};  // it waits for its nodes
+  }
   const AllocationDecision target = placement_.WouldLeaveFor(job, without);
   if (!target.allocation.has_value()) {
-    job.stays = fmt::format("it cannot leave {}, which is drained: {}", names, target.reason);
+    job.stays = fmt::format("it cannot leave {}: {}", fmt::join(places, ", and "), target.reason);
     return {};
   }
-  return {.why = Exit::Why::kMove, .cause = fmt::format("{} {} drained", names, drained.size() == 1 ? "is" : "are")};
+  return {.why = Exit::Why::kMove, .cause = fmt::format("{}", fmt::join(causes, ", "))};
 }
 
 // Uses nodes again that the job had to do without.
-Exit Coordinator::ComeBack(Job& job) const {
+Exit Departures::ComeBack(Job& job) const {
   const std::set<NodeKey>& present = job.run->life().nodes;
   std::set<NodeKey> missing = job.home;
   std::erase_if(missing, [&](const NodeKey& key) {
     return present.contains(key) || !membership_.IsUsable(key) || membership_.Find(key)->trouble.has_value() ||
-           placement_.IsDrained(key.site) || job.unfit.contains(key);
+           placement_.IsLeft(key) || job.unfit.contains(key);
   });
   if (missing.empty()) {
     job.return_due = false;
@@ -135,7 +163,7 @@ Exit Coordinator::ComeBack(Job& job) const {
           .cause = fmt::format("{} {} back", DisplayNames(missing), missing.size() == 1 ? "is" : "are")};
 }
 
-bool Coordinator::DoWithoutNewNodes(Job& job) const {
+bool Departures::DoWithoutNewNodes(Job& job) {
   if (job.run == nullptr || job.state() == v1::JOB_STATE_RUNNING || job.run->life().progressed || job.before.empty()) {
     return false;
   }
