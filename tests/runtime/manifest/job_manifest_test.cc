@@ -7,6 +7,7 @@
 
 #include "runtime/base/files.h"
 #include "runtime/manifest/job_schema.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/seed.h"
 #include "tests/support/tiny_model.h"
 
@@ -382,7 +383,8 @@ TEST_CASE("What is written reads back as the same job") {
   INFO("GEOPIPE_TEST_SEED=" << seed);
   std::mt19937_64 random(seed);
   const Schema<JobSpec> schema = JobSchema("");
-  for (int i = 0; i < 2000; ++i) {
+  constexpr int kJobs = kSanitized ? 200 : 2000;
+  for (int i = 0; i < kJobs; ++i) {
     const JobSpec job = RandomJob(schema, random);
     const std::string text = schema.Write(job);
     INFO(text);

@@ -10,6 +10,7 @@
 #include "tests/optimizer/plan/jobs.h"
 #include "tests/optimizer/plan/random_jobs.h"
 #include "tests/support/exhaustive_plan.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/seed.h"
 
 namespace geopipe {
@@ -29,7 +30,8 @@ TEST_CASE("the plan of a small job on a random cluster is within one percent of 
   const uint64_t seed = TestSeed(1);
   int planned = 0;
   int optimal = 0;
-  for (uint64_t index = 27; index < 33; ++index) {
+  constexpr uint64_t kEnd = kSanitized ? 29 : 33;
+  for (uint64_t index = 27; index < kEnd; ++index) {
     INFO("GEOPIPE_TEST_SEED=" << seed << ", cluster " << index);
     const PlanRequest request = OpenRequest(seed, index);
     const absl::StatusOr<PlanResult> plan = MakePlan(request);
@@ -47,7 +49,7 @@ TEST_CASE("the plan of a small job on a random cluster is within one percent of 
     CHECK(plan->prediction.lower_bound_ns <= plan_ns);
     optimal += plan_ns <= best.iteration_ns + best.iteration_ns / 1'000 ? 1 : 0;
   }
-  CHECK(planned >= 4);
+  CHECK((planned >= 4 || kSanitized));
   CHECK(optimal >= planned - 1);
 }
 
