@@ -3,35 +3,29 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
-#include <condition_variable>
 #include <csignal>
-#include <cstring>
 #include <deque>
 #include <filesystem>
 #include <map>
-#include <mutex>
 #include <optional>
 #include <set>
 #include <string>
 #include <string_view>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "agent/keeper_core.h"
+#include "agent/keeper_table.h"
+#include "agent/kept_process.h"
 #include "agent/worker_log.h"
-#include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
@@ -40,163 +34,15 @@
 #include "runtime/base/poll.h"
 #include "runtime/base/process.h"
 #include "runtime/base/shutdown.h"
-#include "runtime/base/thread_name.h"
 #include "runtime/base/unique_fd.h"
 
 namespace geopipe::agent {
 namespace {
 
-constexpr size_t kMaxTableBytes = size_t{64} << 20;
 constexpr int64_t kAcceptRestNs = 100'000'000;  // after a connection that could not be accepted
 constexpr size_t kMaxWaitingNews = 16'384;  // an agent that leaves more unread is dismissed; it then asks for the list
 
-std::string BootId() {
-  const absl::StatusOr<std::string> id = ReadFile("/proc/sys/kernel/random/boot_id", 128);
-  return id.ok() ? *id : "";
-}
-
-// Start of the process, in ticks since that of the machine; 0 when there is no such process.
-uint64_t StartTicks(int64_t pid) {
-  const absl::StatusOr<std::string> stat = ReadFile(fmt::format("/proc/{}/stat", pid), 4096);
-  if (!stat.ok()) {
-    return 0;
-  }
-  // "pid (name) state ppid ...": the name may hold anything, its end is the last parenthesis. The start is field 22.
-  constexpr int kFieldsAfterName = 20;
-  size_t at = stat->rfind(')');
-  for (int field = 0; field < kFieldsAfterName && at != std::string::npos; ++field) {
-    at = stat->find(' ', at + 1);
-  }
-  return at == std::string::npos ? 0 : std::strtoull(stat->c_str() + at, nullptr, 10);
-}
-
-UniqueFd OpenPidfd(int64_t pid) {
-  return UniqueFd(static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(pid), 0)));
-}
-
 constexpr const char* kMemoryName = "geopipe-states";
-
-// A file as stat names it; inode 0: there is none.
-struct FileIdentity {
-  uint64_t device = 0;
-  uint64_t inode = 0;
-
-  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
-};
-
-FileIdentity IdentityOf(const UniqueFd& fd) {
-  struct stat info {};
-  return fstat(fd.get(), &info) == 0 ? FileIdentity{info.st_dev, info.st_ino} : FileIdentity{};
-}
-
-// A program that may be executed need not be readable. Reading keeps it on a network file system when it is removed.
-UniqueFd OpenProgram(const std::string& path) {
-  UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  return fd.valid() || errno != EACCES ? std::move(fd) : UniqueFd(open(path.c_str(), O_PATH | O_CLOEXEC));
-}
-
-// The program that the worker executes, where that is the file that an earlier keeper had open for its run.
-UniqueFd OpenProgramOf(const v1::KeptWorker& child) {
-  UniqueFd fd = OpenProgram(fmt::format("/proc/{}/exe", child.pid()));
-  return IdentityOf(fd) == FileIdentity{child.program_device(), child.program_inode()} ? std::move(fd) : UniqueFd();
-}
-
-// A worker: a child of this process, or of an earlier keeper and then known by its pidfd alone.
-class Kept {
- public:
-  explicit Kept(Process process) : process_(std::move(process)) { process_->Detach(); }
-  explicit Kept(UniqueFd pidfd) : pidfd_(std::move(pidfd)) {}
-
-  int pidfd() const { return process_.has_value() ? process_->pidfd() : pidfd_.get(); }
-  // REQUIRES: a child of this process that waits for its release.
-  absl::Status Release() { return process_->Release(); }
-  void Discard() { process_->Terminate(0); }
-  void Signal(int signal) const { syscall(SYS_pidfd_send_signal, pidfd(), signal, nullptr, 0); }
-  // nullopt: it runs.
-  std::optional<ExitStatus> Ended() {
-    if (process_.has_value()) {
-      return process_->Wait(0);
-    }
-    pollfd ended{.fd = pidfd_.get(), .events = POLLIN, .revents = 0};
-    return PollFor({&ended, 1}, 0) == 0 ? std::nullopt
-                                        : std::optional(ExitStatus{.exit_code = kUnknownExitCode, .signal = 0});
-  }
-
- private:
-  std::optional<Process> process_;
-  UniqueFd pidfd_;
-};
-
-// Writes tables on a thread of its own, each as soon as the one before is written; of several that wait the latest.
-class TableWriter {
- public:
-  struct Written {
-    uint64_t version = 0;
-    absl::Status status;
-  };
-
-  explicit TableWriter(std::string path)
-      : path_(std::move(path)), done_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)), thread_([this] { Loop(); }) {
-    GP_CHECK(done_.valid(), "eventfd failed, errno {}", errno);
-  }
-  // Waits for the last table.
-  ~TableWriter() {
-    {
-      const std::lock_guard lock(mutex_);
-      closed_ = true;
-    }
-    more_.notify_one();
-    thread_.join();
-  }
-  TableWriter(const TableWriter&) = delete;
-  TableWriter& operator=(const TableWriter&) = delete;
-
-  void Write(uint64_t version, std::string table) {
-    {
-      const std::lock_guard lock(mutex_);
-      waiting_ = {version, std::move(table)};
-    }
-    more_.notify_one();
-  }
-  // Readable when Take has something new.
-  int fd() const { return done_.get(); }
-  Written Take() {
-    uint64_t count = 0;
-    const ssize_t ignored = read(done_.get(), &count, sizeof(count));
-    (void)ignored;
-    const std::lock_guard lock(mutex_);
-    return written_;
-  }
-
- private:
-  void Loop() {
-    NameThisThread("table");
-    std::unique_lock lock(mutex_);
-    while (true) {
-      more_.wait(lock, [this] { return closed_ || waiting_.has_value(); });
-      if (!waiting_.has_value()) {
-        return;
-      }
-      const auto [version, table] = *std::exchange(waiting_, std::nullopt);
-      lock.unlock();
-      absl::Status status = WriteFileAtomically(path_, table);
-      lock.lock();
-      written_ = {version, std::move(status)};
-      const uint64_t one = 1;
-      const ssize_t ignored = write(done_.get(), &one, sizeof(one));  // fails only when it is readable anyway
-      (void)ignored;
-    }
-  }
-
-  const std::string path_;
-  const UniqueFd done_;  // eventfd
-  std::mutex mutex_;
-  std::condition_variable more_;
-  std::optional<std::pair<uint64_t, std::string>> waiting_;
-  Written written_;
-  bool closed_ = false;
-  std::thread thread_;
-};
 
 std::string_view TextOf(LeaveKeeper::Reason reason) {
   switch (reason) {
@@ -271,7 +117,7 @@ class Keeper {
     const WorkerKey key{child.worker().device(), child.worker().incarnation()};
     if (pidfd.valid() && StartTicks(child.pid()) == child.start_ticks()) {
       LogInfo("took the worker of device {} over (pid {})", key.device, child.pid());
-      const auto [kept, added] = kept_.emplace(key.device, Kept(std::move(pidfd)));
+      const auto [kept, added] = kept_.emplace(key.device, KeptProcess(std::move(pidfd)));
       if (child.memory_fd() != 0) {
         AdoptMemory(key, child, kept->second);
       }
@@ -282,7 +128,7 @@ class Keeper {
     }
   }
 
-  void AdoptMemory(const WorkerKey& key, const v1::KeptWorker& child, Kept& kept) {
+  void AdoptMemory(const WorkerKey& key, const v1::KeptWorker& child, KeptProcess& kept) {
     UniqueFd memory = OpenStateMemory(child.pid(), child.memory_fd());
     if (memory.valid() && !kept.Ended().has_value()) {  // else the process of this number may have been another
       memory_[key.device] = std::move(memory);
@@ -293,7 +139,7 @@ class Keeper {
     Take(MemoryLost{key});
   }
 
-  void AdoptProgram(const v1::KeptWorker& child, Kept& kept) {
+  void AdoptProgram(const v1::KeptWorker& child, KeptProcess& kept) {
     const RunKey run{child.worker().job(), child.run_incarnation()};
     if (run.incarnation == 0 || child.program_inode() == 0 || programs_.contains(run)) {
       return;
@@ -521,7 +367,7 @@ class Keeper {
     }
     child.set_pid(process->pid());
     child.set_start_ticks(StartTicks(process->pid()));
-    kept_.emplace(start.worker().device(), Kept(*std::move(process)));
+    kept_.emplace(start.worker().device(), KeptProcess(*std::move(process)));
     events_.emplace_back(ChildStarted{std::move(child)});
   }
 
@@ -644,7 +490,7 @@ class Keeper {
   std::deque<std::pair<uint64_t, Deferred>> deferred_;  // until that table is written
   KeeperCore core_;
   std::deque<KeeperEvent> events_;
-  std::map<int32_t, Kept> kept_;         // by device; those of core_.running()
+  std::map<int32_t, KeptProcess> kept_;  // by device; those of core_.running()
   std::map<int32_t, UniqueFd> memory_;   // by device; what its worker keeps its states in, or the last one has left
   std::map<RunKey, UniqueFd> programs_;  // what the workers of a run execute; those of core_.programs()
   std::set<int32_t> cut_;                // devices whose log was cut while their worker ran
@@ -657,26 +503,6 @@ class Keeper {
   std::optional<LeaveKeeper::Reason> left_because_;
 };
 
-// Reads the table at `path`; an empty one when there is none.
-absl::StatusOr<v1::KeeperTable> ParseTable(const std::string& path) {
-  v1::KeeperTable table;
-  const absl::StatusOr<std::string> text = ReadFile(path, kMaxTableBytes);
-  if (absl::IsNotFound(text.status()) || (text.ok() && table.ParseFromString(*text))) {
-    return table;
-  }
-  return absl::DataLossError(fmt::format("{} cannot be read ({}); workers of an earlier keeper are not known", path,
-                                         text.ok() ? "it is damaged" : std::string(text.status().message())));
-}
-
-v1::KeeperTable ReadTable(const std::string& path) {
-  absl::StatusOr<v1::KeeperTable> table = ParseTable(path);
-  if (!table.ok()) {
-    LogError("{}", std::string(table.status().message()));
-    return {};
-  }
-  return *std::move(table);
-}
-
 }  // namespace
 
 UniqueFd OpenStateMemory(int64_t pid, int32_t number) {
@@ -687,9 +513,6 @@ UniqueFd OpenStateMemory(int64_t pid, int32_t number) {
 }
 
 std::string KeeperSocketPath(const std::string& state_dir) { return state_dir + "/keeper.sock"; }
-std::string KeeperTablePath(const std::string& state_dir) { return state_dir + "/keeper.table"; }
-
-absl::Status CheckKeeperTable(const std::string& state_dir) { return ParseTable(KeeperTablePath(state_dir)).status(); }
 
 absl::Status RunKeeper(const KeeperOptions& options) {
   // Leaves the agent's session, so that signals that a terminal or the agent's supervisor sends to it do not reach the
@@ -699,7 +522,7 @@ absl::Status RunKeeper(const KeeperOptions& options) {
   GP_ASSIGN_OR_RETURN(const UniqueFd lock, LockFile(KeeperLockPath(options.state_dir)));
   GP_ASSIGN_OR_RETURN(UniqueFd listener, ListenForPackets(KeeperSocketPath(options.state_dir)));
   LogInfo("keeper of {} (pid {})", options.state_dir, getpid());
-  Keeper keeper(options, *signals, lock, std::move(listener), ReadTable(KeeperTablePath(options.state_dir)));
+  Keeper keeper(options, *signals, lock, std::move(listener), ReadKeeperTable(options.state_dir));
   LogInfo("{}", TextOf(keeper.Run()));
   return absl::OkStatus();
 }

@@ -29,9 +29,6 @@ struct KeeperOptions {
 // that a keeper has made: the process may have closed it, and then the number is another file's.
 UniqueFd OpenStateMemory(int64_t pid, int32_t number);
 
-// DataLoss: the table of what runs cannot be read, so that workers of an earlier keeper would not be known.
-absl::Status CheckKeeperTable(const std::string& state_dir);
-
 // Runs until there is nothing left to keep. Errors: AlreadyExists when another keeper has the folder; otherwise what is
 // wrong with it.
 absl::Status RunKeeper(const KeeperOptions& options);
@@ -40,6 +37,5 @@ absl::Status RunKeeper(const KeeperOptions& options);
 inline constexpr size_t kMaxKeeperPacketBytes = size_t{128} << 10;
 
 std::string KeeperSocketPath(const std::string& state_dir);
-std::string KeeperTablePath(const std::string& state_dir);
 
 }  // namespace geopipe::agent

@@ -16,6 +16,7 @@
 #include <sstream>
 
 #include "agent/keeper.h"
+#include "agent/keeper_table.h"
 #include "agent/worker_supervisor.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
