@@ -515,12 +515,16 @@ void Node::Carry(AgentLife& life, agent::Exit& effect) {
 void Node::FindKeeper(const std::shared_ptr<AgentLife>& life) {
   life->keeper_connection = 0;
   if (keeper_ == nullptr || !keeper_->process->alive) {
+    if (world_.now_ns() < life->no_keeper_until_ns) {
+      return world_.In(life->no_keeper_until_ns - world_.now_ns(), life->process, [this, life] { FindKeeper(life); });
+    }
     StartKeeper();
   }
   const std::shared_ptr<KeeperLife> keeper = keeper_;
   const uint64_t connection = next_keeper_connection_++;
   life->keeper_connection = connection;
   life->list.emplace();
+  life->is_told = false;
   world_.In(kLocalNs, keeper->process, [this, keeper, connection] { Take(keeper, agent::AgentConnected{connection}); });
 }
 
@@ -547,7 +551,14 @@ void Node::OnNews(const std::shared_ptr<AgentLife>& life, v1::KeeperNews news) {
     Take(life, agent::WorkerStartFailed{
                    {news.failed().worker().device(), news.failed().worker().incarnation()},
                    absl::Status(static_cast<absl::StatusCode>(news.failed().code()), news.failed().message())});
+  } else if (news.has_leaving()) {
+    life->is_told = life->leaves = true;
+    life->no_keeper_until_ns = world_.now_ns() + news.leaving().within_ns() + 120 * kSecondNs;
+    Take(life, agent::NodeLeaves{news.leaving().within_ns()});
   } else if (news.has_listed() && life->list.has_value()) {
+    if (!life->is_told && std::exchange(life->leaves, false)) {
+      Take(life, agent::NodeLeaves{});
+    }
     agent::KeeperListed listed = *std::move(life->list);
     life->list.reset();
     Take(life, std::move(listed));

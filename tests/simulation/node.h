@@ -100,6 +100,9 @@ struct AgentLife {
   agent::Agent core;
   uint64_t keeper_connection = 0;  // 0: none
   std::optional<agent::KeeperListed> list;
+  bool is_told = false;            // the keeper of this connection was told to end
+  bool leaves = false;             // the agent was told that the node goes down
+  int64_t no_keeper_until_ns = 0;  // none is started before, since one was told to end
   std::map<agent::SessionId, std::shared_ptr<Attachment>> attachments;
   std::shared_ptr<ControlStream> stream;
   agent::ConnectionId connection = 0;
@@ -140,7 +143,9 @@ class Node {
   // A new life of the agent; none may be alive.
   void StartAgent();
   void Reboot();
-  // The same, and its disks are empty when it is back.
+  // Tells the keeper, if there is one, that the node goes down.
+  void Leave();
+  // The same as Reboot, and its disks are empty when it is back.
   void Replace();
   // The agent dies, and its state folder is gone: workers live on, and nobody who comes later knows of them.
   void LoseState();

@@ -292,6 +292,12 @@ void Node::Replace() {
   federation_.clear();
 }
 
+void Node::Leave() {
+  if (keeper_ != nullptr && keeper_->process->alive) {
+    world_.In(0, keeper_->process, [this, keeper = keeper_] { Take(keeper, agent::ToldToLeave{}); });
+  }
+}
+
 // Everything on it dies at once; the disk stays.
 void Node::Reboot() {
   ++boot_;

@@ -479,8 +479,22 @@ class Simulation final : public Listener {
           worker->Kill();
         }
         return;
+      case FaultKind::kNodeLeaves:
+        ExcuseNode(i, "a node reboots");
+        node.Leave();
+        leaving_.insert(i);
+        return world_.In(fault.duration_ns, [this, i] { SwitchOff(i); });
       default:
         return;
+    }
+  }
+
+  // The node that was told to go down does; it is back soon.
+  void SwitchOff(size_t i) {
+    if (leaving_.erase(i) > 0) {
+      ExcuseNode(i, "a node reboots");
+      hold_agent_ns_[i] = world_.now_ns() + 5 * kSecondNs;
+      nodes_[i]->Reboot();
     }
   }
 
@@ -496,6 +510,7 @@ class Simulation final : public Listener {
     }
     for (size_t i = 0; i < nodes_.size(); ++i) {
       Node& node = *nodes_[i];
+      SwitchOff(i);
       hold_agent_ns_[i] = 0;
       node.disk_full = node.starts_fail = node.checkpoints().full = node.checkpoints().unreadable =
           node.checkpoints().away = false;
@@ -597,6 +612,7 @@ class Simulation final : public Listener {
   // State of each node.
   Coverage coverage_;
   std::vector<int64_t> hold_agent_ns_;                            // its agent is not started before
+  std::set<size_t> leaving_;                                      // nodes that were told to go down, and still are up
   std::vector<int64_t> agent_gone_ns_;                            // when its agent was there last
   std::map<std::pair<size_t, int64_t>, int64_t> quiet_since_ns_;  // by node and pid: first seen without an agent
 };
