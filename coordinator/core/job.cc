@@ -271,6 +271,9 @@ void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_no
 void NoteRecovered(Job& job, int64_t unix_now_ns) {
   if (v1::RecoverySummary* recovery = OpenRecovery(job); recovery != nullptr) {
     recovery->set_ended_unix_time_ns(unix_now_ns);
+    if (recovery->source().empty()) {  // no epoch has begun: it rests
+      recovery->set_first_iteration(job.run->life().ended_at.value_or(recovery->reached_iteration()));
+    }
     const std::optional<v1::Measured> measured = job.iterations().Measure(TokensPerIteration(job));
     const int64_t repeated = std::max<int64_t>(0, recovery->reached_iteration() - recovery->first_iteration());
     recovery->set_lost_ns(recovery->lost_ns() + std::max<int64_t>(0, unix_now_ns - recovery->begun_unix_time_ns()) +

@@ -526,6 +526,7 @@ TEST_CASE("a pause that is under way when a worker is lost comes about when the 
   f.Answer("west", HelloWith({{2, 1}}));
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
   CHECK(f.CauseOf("tiny") == "paused before iteration 2");
+  CHECK(f.DetailOf("tiny").recoveries(0).first_iteration() == 2);
   SECTION("and a worker that is lost meanwhile is started again, too") {
     f.Exit(DeviceAt("east"), kKilled);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
