@@ -220,9 +220,10 @@ std::vector<RunCheckpoints::CopyOrder> RunCheckpoints::OrderCopies(int64_t itera
       continue;
     }
     const auto own = std::ranges::find(sites, node.site, [](const auto& each) { return each.first; });
-    const size_t next = own == sites.end() ? 0 : static_cast<size_t>(own - sites.begin()) + 1;
-    // Parts of nodes that are left may lie at other nodes of their site.
-    if (sites.empty() || (sites[next % sites.size()].first == node.site && attempt.rule.avoid.empty())) {
+    // Parts of nodes that are left go to others of their site, where some stay: nothing crosses a link for that.
+    const size_t step = attempt.rule.avoid.empty() ? 1 : 0;
+    const size_t next = own == sites.end() ? 0 : static_cast<size_t>(own - sites.begin()) + step;
+    if (sites.empty() || (step == 1 && sites[next % sites.size()].first == node.site)) {
       return {};
     }
     const std::vector<WorkerKey>& nodes = sites[next % sites.size()].second;
