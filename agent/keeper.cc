@@ -43,6 +43,7 @@ constexpr int64_t kAcceptRestNs = 100'000'000;  // after a connection that could
 constexpr size_t kMaxWaitingNews = 16'384;  // an agent that leaves more unread is dismissed; it then asks for the list
 
 constexpr const char* kMemoryName = "geopipe-states";
+constexpr const char* kLibraryFlag = "--gpu-library";  // of the worker program
 
 std::string_view TextOf(LeaveKeeper::Reason reason) {
   switch (reason) {
@@ -76,7 +77,7 @@ class Keeper {
       Adopt(child, table.boot_id() == boot_id_);
     }
     for (const RunKey& run : core_.programs()) {
-      if (!programs_.contains(run)) {
+      if (!files_.contains(run)) {
         LogWarning(
             "no worker of this run of job {} is left to take its program over from; its next ones run what is "
             "installed",
@@ -141,12 +142,12 @@ class Keeper {
 
   void AdoptProgram(const v1::KeptWorker& child, KeptProcess& kept) {
     const RunKey run{child.worker().job(), child.run_incarnation()};
-    if (run.incarnation == 0 || child.program_inode() == 0 || programs_.contains(run)) {
+    if (run.incarnation == 0 || child.program_inode() == 0 || files_.contains(run)) {
       return;
     }
-    UniqueFd program = OpenProgramOf(child);
-    if (program.valid() && !kept.Ended().has_value()) {  // else the process of this number may have been another
-      programs_[run] = std::move(program);
+    RunFiles files = OpenRunFilesOf(child);
+    if (files.program.valid() && !kept.Ended().has_value()) {  // else the process of this number may have been another
+      files_[run] = std::move(files);
     }
   }
 
@@ -301,29 +302,29 @@ class Keeper {
     return memory_.at(device).get();
   }
 
-  // The program that is kept open for the worker's run; -1: none is, and it executes what is installed.
-  int ProgramFor(const Spawn& effect) {
+  // The files that are kept open for the worker's run; nullptr: none are, and it executes what is installed.
+  const RunFiles* FilesFor(const Spawn& effect) {
     const v1::KeeperStart& start = effect.start;
     if (effect.program == Spawn::Program::kInstalled) {
-      return -1;
+      return nullptr;
     }
     const RunKey run{start.worker().job(), start.run_incarnation()};
     if (effect.program == Spawn::Program::kOpened) {
-      UniqueFd program = OpenProgram(start.program());
-      if (!program.valid()) {
+      RunFiles files = OpenRunFiles(start.program());
+      if (!files.program.valid()) {
         LogWarning("{}; the next worker of this run may run another program",
                    std::string(ErrnoStatus(errno, fmt::format("cannot open {}", start.program())).message()));
         events_.emplace_back(ProgramLost{run});
-        return -1;
+        return nullptr;
       }
-      programs_[run] = std::move(program);
+      files_[run] = std::move(files);
     }
-    const UniqueFd& program = programs_.at(run);
-    if (IdentityOf(program) != IdentityOf(OpenProgram(start.program()))) {
+    const RunFiles& files = files_.at(run);
+    if (IdentityOf(files.program) != IdentityOf(OpenProgram(start.program()))) {
       LogInfo("the worker of device {} runs the program that its run of job {} began with; {} is another one by now",
               start.worker().device(), run.job, start.program());
     }
-    return program.get();
+    return &files;
   }
 
   void Carry(Spawn& effect) {
@@ -345,17 +346,31 @@ class Keeper {
       spec.args.insert(spec.args.end(), {"--kept-memory-fd", std::to_string(memory_fd)});
     }
     MoveLogAside(start.log_path(), start.log_bytes());
-    spec.program_fd = ProgramFor(effect);
+    const RunFiles* const files = FilesFor(effect);
+    spec.program_fd = files == nullptr ? -1 : files->program.get();
+    const bool brings_library =
+        files != nullptr && files->gpu_library.valid() && std::ranges::find(spec.args, kLibraryFlag) == spec.args.end();
+    if (brings_library) {
+      const int fd = files->gpu_library.get();
+      spec.inherited_fds.push_back(fd);
+      spec.args.insert(spec.args.end(), {kLibraryFlag, fmt::format("/proc/self/fd/{}", fd)});
+    }
     v1::KeptWorker child;
     *child.mutable_worker() = start.worker();
     child.set_log_path(start.log_path());
     child.set_log_start(FileSize(start.log_path()));
     child.set_log_bytes(start.log_bytes());
     child.set_memory_fd(memory_fd);
-    if (spec.program_fd >= 0) {
-      const FileIdentity program = IdentityOf(programs_.at({start.worker().job(), start.run_incarnation()}));
+    if (files != nullptr) {
+      const FileIdentity program = IdentityOf(files->program);
       child.set_program_device(program.device);
       child.set_program_inode(program.inode);
+    }
+    if (brings_library) {
+      const FileIdentity library = IdentityOf(files->gpu_library);
+      child.set_gpu_library_fd(files->gpu_library.get());
+      child.set_gpu_library_device(library.device);
+      child.set_gpu_library_inode(library.inode);
     }
     absl::StatusOr<Process> process = Process::Start(spec);
     if (!process.ok()) {
@@ -433,7 +448,7 @@ class Keeper {
   }
 
   void Carry(DropMemory& effect) { memory_.erase(effect.device); }
-  void Carry(DropProgram& effect) { programs_.erase(effect.run); }
+  void Carry(DropProgram& effect) { files_.erase(effect.run); }
 
   void Carry(TakeMemory& effect) {
     UniqueFd memory = agent_.valid() ? OpenStateMemory(PeerPid(agent_.get()), effect.fd) : UniqueFd();
@@ -492,7 +507,7 @@ class Keeper {
   std::deque<KeeperEvent> events_;
   std::map<int32_t, KeptProcess> kept_;  // by device; those of core_.running()
   std::map<int32_t, UniqueFd> memory_;   // by device; what its worker keeps its states in, or the last one has left
-  std::map<RunKey, UniqueFd> programs_;  // what the workers of a run execute; those of core_.programs()
+  std::map<RunKey, RunFiles> files_;     // that the workers of a run use; those of core_.programs()
   std::set<int32_t> cut_;                // devices whose log was cut while their worker ran
   UniqueFd agent_;
   KeeperConnection agent_id_ = 0;

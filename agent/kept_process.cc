@@ -10,6 +10,8 @@
 
 #include <cerrno>
 #include <cstdlib>
+#include <filesystem>
+#include <utility>
 
 #include "agent/events.h"
 #include "runtime/base/files.h"
@@ -51,9 +53,26 @@ UniqueFd OpenProgram(const std::string& path) {
   return fd.valid() || errno != EACCES ? std::move(fd) : UniqueFd(open(path.c_str(), O_PATH | O_CLOEXEC));
 }
 
-UniqueFd OpenProgramOf(const v1::KeptWorker& child) {
-  UniqueFd fd = OpenProgram(fmt::format("/proc/{}/exe", child.pid()));
-  return IdentityOf(fd) == FileIdentity{child.program_device(), child.program_inode()} ? std::move(fd) : UniqueFd();
+RunFiles OpenRunFiles(const std::string& program) {
+  RunFiles files;
+  files.gpu_library = OpenProgram((std::filesystem::path(program).parent_path() / "libgeopipe_cuda.so").string());
+  files.program = OpenProgram(program);  // errno is that of this
+  return files;
+}
+
+RunFiles OpenRunFilesOf(const v1::KeptWorker& child) {
+  RunFiles files;
+  files.program = OpenProgram(fmt::format("/proc/{}/exe", child.pid()));
+  if (IdentityOf(files.program) != FileIdentity{child.program_device(), child.program_inode()}) {
+    return {};
+  }
+  if (child.gpu_library_fd() != 0) {
+    files.gpu_library = OpenProgram(fmt::format("/proc/{}/fd/{}", child.pid(), child.gpu_library_fd()));
+    if (IdentityOf(files.gpu_library) != FileIdentity{child.gpu_library_device(), child.gpu_library_inode()}) {
+      files.gpu_library = UniqueFd();
+    }
+  }
+  return files;
 }
 
 void KeptProcess::Signal(int signal) const { syscall(SYS_pidfd_send_signal, pidfd(), signal, nullptr, 0); }

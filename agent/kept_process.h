@@ -36,8 +36,17 @@ FileIdentity IdentityOf(const UniqueFd& fd);
 // Opens a program to be executed by its descriptor. Not valid, with errno: it cannot be.
 UniqueFd OpenProgram(const std::string& path);
 
-// The program that the worker executes, where that is the file that an earlier keeper had open for its run.
-UniqueFd OpenProgramOf(const v1::KeptWorker& child);
+// Files that all workers of a run use, whatever is installed meanwhile.
+struct RunFiles {
+  UniqueFd program;
+  UniqueFd gpu_library;  // not valid: none lies beside the program
+};
+
+// Opens the program and the GPU library beside it. The program is not valid, with errno: it cannot be executed.
+RunFiles OpenRunFiles(const std::string& program);
+
+// The files that the worker uses, those that are the ones that an earlier keeper had open for its run.
+RunFiles OpenRunFilesOf(const v1::KeptWorker& child);
 
 // A child of this process, or of an earlier keeper and then known by its pidfd alone.
 class KeptProcess {

@@ -596,6 +596,37 @@ TEST_CASE("workers of a run run the program that it began with, and those of ano
   await("11 is new");
 }
 
+TEST_CASE("workers of a run use the GPU library that it began with, also under another keeper") {
+  Node node("while [ $# -gt 2 ]; do shift; done; echo \"$1 $(cat \"$2\")\"; exec sleep 600");
+  const std::string library = node.config().state_dir + "/libgeopipe_cuda.so";
+  const auto install = [&](const std::string& text) {
+    std::ofstream(library + ".new") << text;
+    std::filesystem::rename(library + ".new", library);
+  };
+  const auto await = [&](const std::string& said) {
+    WaitUntil([&] { return ReadFile(node.log(), 1 << 16).value_or("").ends_with("--gpu-library " + said + "\n"); });
+  };
+  install("old");
+  Supervised supervised(node);
+  supervised.Start(7, "tiny", 1);
+  await("old");
+  supervised.Start(7, "tiny", 1, 1);
+  install("new");
+  KillWorker(supervised, 7);
+  std::filesystem::remove(node.log());
+  supervised.Start(8, "tiny", 1);
+  await("old");
+  kill(static_cast<pid_t>(node.KeeperPid()), SIGKILL);
+  REQUIRE(supervised.Next<KeeperListed>().running.size() == 2);
+  KillWorker(supervised, 8);
+  std::filesystem::remove(node.log());
+  supervised.Start(9, "tiny", 1);
+  await("old");
+  KillWorker(supervised, 9);
+  supervised.Start(10, "other", 2);
+  await("new");
+}
+
 ino_t InodeOf(const std::string& path) {
   struct stat info {};
   REQUIRE(stat(path.c_str(), &info) == 0);
