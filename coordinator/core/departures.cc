@@ -9,6 +9,15 @@
 #include "optimizer/base/quantities.h"
 
 namespace geopipe {
+namespace {
+
+bool LacksWorker(const JobRun& run, const NodeKey& node) {
+  return std::ranges::any_of(run.crew().workers, [&](const auto& entry) {
+    return entry.first.node_key() == node && !entry.second.attached();
+  });
+}
+
+}  // namespace
 
 void Departures::NoteUnheard(Now now) {
   constexpr int64_t kLongestStepNs = 1'000'000'000;  // beyond it this process did nothing, and nobody is to blame
@@ -47,7 +56,9 @@ std::set<NodeKey> Departures::LookAfter(Now now, Job& job) const {
   std::set<NodeKey> going;
   std::set<NodeKey> without = left;
   for (const NodeKey& node : job.run->life().nodes) {
-    if (job.spec.on_site_loss == OnSiteLoss::kReplan && (job.IsGone(node) || membership_.IsLeaving(node))) {
+    // A worker that was lost on a node that goes down is not started again there.
+    const bool is_gone = job.IsGone(node) || (membership_.IsLeaving(node) && LacksWorker(*job.run, node));
+    if (job.spec.on_site_loss == OnSiteLoss::kReplan && is_gone) {
       gone.insert(node);
       without.insert(node);
     }

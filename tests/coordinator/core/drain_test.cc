@@ -175,6 +175,12 @@ TEST_CASE("a job that cannot leave a node that goes down has its state written b
 TEST_CASE("a job that recovers leaves a node that goes down at once, and a new one gets none of its devices") {
   Federation f = Made(1);
   RunSaved(f);
+  Federation other = Made(1);
+  RunSaved(other);
+  other.Exit(DeviceAt("west"), 9);
+  other.leaving[{"east", "n0"}] = 60 * kSecond;
+  other.RunFor(5 * kSecond);
+  CHECK(other.StateOf("tiny") == v1::JOB_STATE_RECOVERING);  // the lost worker is started again first
   f.Exit(DeviceAt("east"), 9);
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
   f.leaving[{"east", "n0"}] = 60 * kSecond;
