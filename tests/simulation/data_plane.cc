@@ -137,6 +137,8 @@ void Trainer::Run(RunPrepare order) {
     return;
   }
   const int64_t delay_ns = world_.Between(100, 1500) * kMillisecondNs;
+  receives_ = false;
+  giver_ = command.state_of_rank();
   if (!same_run || !held_.has_value() || held_->identity != wanted) {
     held_.reset();
     const bool is_ours = memory_->run == run_ && memory_->rank == rank_;
@@ -146,6 +148,8 @@ void Trainer::Run(RunPrepare order) {
       held_ = RankState{.identity = {}, .lineage = kFirstLineage};
     } else if (kept != memory_->states.end()) {
       held_ = *kept;
+    } else if (command.has_state_of_rank() && giver_ != rank_) {
+      receives_ = true;
     } else {
       Answer(delay_ns, Prepared{order.epoch,
                                 absl::FailedPreconditionError(fmt::format(
@@ -226,7 +230,7 @@ RunStates Trainer::States() const {
 
 // Keeps the state between two iterations.
 void Trainer::Keep() {
-  if (!plane_.keeps(worker_.job()) ||
+  if (!plane_.keeps(worker_.job()) || !held_.has_value() ||
       (!memory_->states.empty() && memory_->states.front().identity == held_->identity)) {
     return;
   }
@@ -255,7 +259,7 @@ void Trainer::Run(RunCommit order) {
   for (const v1::Peer& peer : order.command.peers()) {
     session.peers.at(static_cast<size_t>(peer.rank())) = peer.address();
   }
-  if (order.command.start_iteration() != next()) {
+  if (order.command.start_iteration() != next() && !receives_) {
     Return(absl::FailedPreconditionError("the commit begins with another iteration"));
     return;
   }
@@ -293,7 +297,10 @@ void Trainer::OnState() {
   }
 }
 
-absl::Status Trainer::Save() { return checkpointer_.Write(ContextOf(epoch_), next(), held_->lineage); }
+absl::Status Trainer::Save() {
+  return held_.has_value() ? checkpointer_.Write(ContextOf(epoch_), next(), held_->lineage)
+                           : absl::FailedPreconditionError("the rank has no state before a replica gives it one");
+}
 
 void Trainer::Run(RunCheckpoint order) {
   if (busy_ || session_ != nullptr) {
@@ -454,6 +461,24 @@ void DataPlane::Connect(Session& session) {
   listener.left = &session;
 }
 
+bool DataPlane::Receive(Session& session) {
+  Trainer& trainer = *session.trainer;
+  const auto give = [&](const Session* at) {
+    const std::optional<RankState>& held = at->trainer->held_;
+    if (at->rank == trainer.giver_ && held.has_value() && held->identity.iteration == session.start) {
+      trainer.held_ = *held;
+      trainer.receives_ = false;
+    }
+  };
+  for (const Session* at = session.left; at != nullptr; at = at->left) {
+    give(at);
+  }
+  for (const Session* at = session.right; at != nullptr; at = at->right) {
+    give(at);
+  }
+  return !trainer.receives_;
+}
+
 void DataPlane::Poll() {
   const std::vector<Session*> sessions(sessions_.begin(), sessions_.end());
   for (Session* session : sessions) {
@@ -487,7 +512,7 @@ void DataPlane::PollOne(Session& session) {
     Connect(session);
   }
   const bool joined = (session.rank == 0 || session.left != nullptr) && (last || session.right != nullptr);
-  if (joined && !session.connected) {
+  if (joined && !session.connected && (!trainer.receives_ || Receive(session))) {
     session.connected = true;
     ledger_.OnEpochBegun(trainer.run_, session.epoch,
                          {.rank = session.rank,

@@ -121,6 +121,8 @@ class Trainer {
   int64_t stuck_ns_ = 0;
   uint64_t run_ = 0;
   std::optional<RankState> held_;
+  bool receives_ = false;  // a replica gives it the state of the epoch's beginning
+  int32_t giver_ = 0;      // that one's rank
   const std::shared_ptr<KeptMemory> memory_;
   int32_t rank_ = 0;
   int32_t ranks_ = 1;
@@ -167,6 +169,8 @@ class DataPlane {
   // Reports the evaluation before iteration next() of the last rank, in which all ranks have taken part.
   void ReportEvaluation(const Session& session);
   void Connect(Session& session);
+  // The rank gets its state of the replica that gives it. False: it is not connected with that one yet.
+  static bool Receive(Session& session);
   Session* ListenerAt(const Session& dialer, const std::string& address);
   bool Proven(const Session& dialer, const Session& listener);
   // All ranks take part in the iteration, and it has taken long enough.

@@ -41,9 +41,11 @@ class Simulation final : public Listener {
     }
     plane_.SetIteration("first", 2 * kSecondNs);
     plane_.SetIteration("second", is_long ? 40 * kSecondNs : 3 * kSecondNs);
-    user_.Want(JobOf("first", sites_, 150, false), 2 * kSecondNs);
+    JobSpec first = JobOf("first", sites_, 150, false);
+    user_.Want(Replicated(std::move(first)), 2 * kSecondNs);
     JobSpec second = JobOf("second", world_.Chance(0.5) ? sites_ : std::vector<std::string>{"east", "west"},
                            is_long ? 9 : 90, is_long);
+    second = Replicated(std::move(second));
     user_.Want(std::move(second), world_.Between(3, 60) * kSecondNs);
     disk_.on_failed = [this](const std::string& job, const std::string& cause) { losses_.OnFailed(job, cause); };
     disk_.on_recovering = [this](const std::string& job, const std::string& cause) {
@@ -126,6 +128,14 @@ class Simulation final : public Listener {
   void Closed(const ControlStream* /*stream*/) override {}
 
  private:
+  // Some jobs have two replicas, each on one device of each node. Seeds that were named knew none.
+  JobSpec Replicated(JobSpec job) {
+    if (options_.kinds == static_cast<int>(FaultKind::kCount) && devices_ == 2 && world_.Chance(0.3)) {
+      job.parallelism.data = 2;
+    }
+    return job;
+  }
+
   JobSpec JobOf(const std::string& name, const std::vector<std::string>& sites, int64_t iterations, bool is_long) {
     JobSpec job = Federation::TinyJob(sites);
     job.name = name;
