@@ -10,6 +10,7 @@
 #include <variant>
 #include <vector>
 
+#include "agent/kept/kept_process.h"
 #include "geopipe/v1/agent_service.pb.h"
 #include "geopipe/v1/worker_service.pb.h"
 #include "runtime/base/log.h"
@@ -28,9 +29,6 @@ struct WorkerKey {
 
   friend bool operator==(const WorkerKey&, const WorkerKey&) = default;
 };
-
-// Exit code, with signal 0, of a worker whose parent was killed: nobody knows how it ended.
-constexpr int32_t kUnknownExitCode = -1;
 
 // --- Events -----------------------------------------------------------------------------------------------------
 

@@ -23,9 +23,9 @@
 #include <vector>
 
 #include "agent/keeper_core.h"
-#include "agent/keeper_table.h"
-#include "agent/kept_process.h"
-#include "agent/worker_log.h"
+#include "agent/kept/keeper_table.h"
+#include "agent/kept/kept_process.h"
+#include "agent/kept/worker_log.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"

@@ -313,7 +313,7 @@ void KeeperCore::OnToldToLeave(int64_t now_ns, KeeperEffects& effects) {
   }
   end_workers_ns_ = now_ns + options_.leave_grace_ns;
   Warn(fmt::format("told to end: no worker starts here any more, and those that run are ended within {}",
-                   FormatSeconds(options_.leave_grace_ns)),
+                   FormatDuration(options_.leave_grace_ns)),
        effects);
   TellLeaving(now_ns, effects);
 }

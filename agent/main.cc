@@ -8,7 +8,7 @@
 
 #include "agent/config.h"
 #include "agent/keeper.h"
-#include "agent/keeper_table.h"
+#include "agent/kept/keeper_table.h"
 #include "agent/runner.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"

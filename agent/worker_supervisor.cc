@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "agent/keeper.h"
-#include "agent/worker_log.h"
+#include "agent/kept/worker_log.h"
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"

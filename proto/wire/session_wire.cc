@@ -242,7 +242,6 @@ absl::Status ValidateCommit(const v1::CommitCommand& message) {
   GP_RETURN_IF_ERROR(CheckRange("actions_every", message.actions_every(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(CheckRange("evaluate_from", message.evaluate_from(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(wire::CheckDuration("orphan_grace_ns", message.orphan_grace_ns()));
-  GP_RETURN_IF_ERROR(wire::CheckDuration("leaving.within_ns", message.leaving().within_ns()));
   GP_RETURN_IF_ERROR(wire::CheckDuration("rest_grace_ns", message.rest_grace_ns()));
   GP_RETURN_IF_ERROR(CheckCount("peers", message.peers_size(), wire::kMaxRanks));
   std::set<int32_t> ranks;
@@ -442,6 +441,7 @@ absl::Status ValidateMessage(const v1::AgentHello& message) {
   GP_RETURN_IF_ERROR(CheckRange("pid", message.pid(), 0, kMaxInt64));
   GP_RETURN_IF_ERROR(ValidateAll("links", message.links(), wire::kMaxSites));
   GP_RETURN_IF_ERROR(wire::CheckDuration("orphan_grace_ns", message.orphan_grace_ns()));
+  GP_RETURN_IF_ERROR(wire::CheckDuration("leaving.within_ns", message.leaving().within_ns()));
   GP_RETURN_IF_ERROR(ValidateAll("workers", message.workers(), kMaxWorkersPerNode));
   GP_RETURN_IF_ERROR(CheckRange("worker_states", message.worker_states_size(), 0, message.workers_size()));
   for (int i = 0; i < message.worker_states_size(); ++i) {

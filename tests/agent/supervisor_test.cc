@@ -16,12 +16,13 @@
 #include <sstream>
 
 #include "agent/keeper.h"
-#include "agent/keeper_table.h"
+#include "agent/kept/keeper_table.h"
 #include "agent/worker_supervisor.h"
 #include "runtime/base/clock.h"
 #include "runtime/base/files.h"
 #include "runtime/base/inbox.h"
 #include "runtime/base/packet_socket.h"
+#include "runtime/base/process.h"
 #include "tests/agent/agent_harness.h"
 #include "tests/support/sanitized.h"
 
@@ -508,7 +509,7 @@ TEST_CASE("what a keeper does not understand changes nothing, and a new connecti
   }
   const std::filesystem::directory_iterator threads(fmt::format("/proc/{}/task", keeper));
   CHECK(std::distance(threads, std::filesystem::directory_iterator()) == kKeeperThreads);
-  CHECK(descriptors <= 9);  // standard ones, lock, listener, agent, pidfd, memory: none of this process's
+  CHECK(descriptors <= 10);  // standard ones, lock, listener, agent, pidfd, memory: none of this process's
 }
 
 // A worker that says what it finds in the memory that it is given, puts its incarnation there, and on SIGTERM fails, or
@@ -596,37 +597,6 @@ TEST_CASE("workers of a run run the program that it began with, and those of ano
   await("11 is new");
 }
 
-TEST_CASE("workers of a run use the GPU library that it began with, also under another keeper") {
-  Node node("while [ $# -gt 2 ]; do shift; done; echo \"$1 $(cat \"$2\")\"; exec sleep 600");
-  const std::string library = node.config().state_dir + "/libgeopipe_cuda.so";
-  const auto install = [&](const std::string& text) {
-    std::ofstream(library + ".new") << text;
-    std::filesystem::rename(library + ".new", library);
-  };
-  const auto await = [&](const std::string& said) {
-    WaitUntil([&] { return ReadFile(node.log(), 1 << 16).value_or("").ends_with("--gpu-library " + said + "\n"); });
-  };
-  install("old");
-  Supervised supervised(node);
-  supervised.Start(7, "tiny", 1);
-  await("old");
-  supervised.Start(7, "tiny", 1, 1);
-  install("new");
-  KillWorker(supervised, 7);
-  std::filesystem::remove(node.log());
-  supervised.Start(8, "tiny", 1);
-  await("old");
-  kill(static_cast<pid_t>(node.KeeperPid()), SIGKILL);
-  REQUIRE(supervised.Next<KeeperListed>().running.size() == 2);
-  KillWorker(supervised, 8);
-  std::filesystem::remove(node.log());
-  supervised.Start(9, "tiny", 1);
-  await("old");
-  KillWorker(supervised, 9);
-  supervised.Start(10, "other", 2);
-  await("new");
-}
-
 ino_t InodeOf(const std::string& path) {
   struct stat info {};
   REQUIRE(stat(path.c_str(), &info) == 0);
@@ -635,26 +605,49 @@ ino_t InodeOf(const std::string& path) {
 
 ino_t ProgramOf(int64_t pid) { return InodeOf(fmt::format("/proc/{}/exe", pid)); }
 
-TEST_CASE("a keeper that follows another takes the program of a run over from a worker that runs") {
+// The GPU library that the process was given; 0: none.
+ino_t LibraryOf(int64_t pid) {
+  for (const auto& fd : std::filesystem::directory_iterator(fmt::format("/proc/{}/fd", pid))) {
+    std::error_code error;
+    if (std::filesystem::read_symlink(fd, error).string().find("libgeopipe_cuda.so") != std::string::npos) {
+      return InodeOf(fd.path().string());
+    }
+  }
+  return 0;
+}
+
+TEST_CASE("a keeper that follows another takes program and GPU library of a run over from a worker that runs") {
   const std::string idle = GEOPIPE_BINARY_DIR "/bin/idle_worker";
   Node node("");
   node.Install(idle);
+  const std::string library = node.config().state_dir + "/libgeopipe_cuda.so";
+  const auto install_library = [&] {
+    std::ofstream(library + ".new").flush();
+    std::filesystem::rename(library + ".new", library);
+    return InodeOf(library);
+  };
+  const ino_t library_before = install_library();
   const ino_t before = InodeOf(node.config().worker_binary);
   std::ofstream(node.config().state_dir + "/sibling").flush();
   chmod((node.config().state_dir + "/sibling").c_str(), 0700);
   Supervised supervised(node);
   supervised.Start(7, "tiny", 1);
   const int64_t other = supervised.Start(7, "tiny", 1, 1);
+  CHECK(LibraryOf(other) == library_before);
   node.Install(idle);
   const ino_t after = InodeOf(node.config().worker_binary);
+  const ino_t library_after = install_library();
   REQUIRE(after != before);
+  REQUIRE(library_after != library_before);
   for (const uint64_t incarnation : {8, 9}) {  // taken over, and then again
     const auto keeper = static_cast<pid_t>(node.KeeperPid());
     kill(keeper, SIGKILL);
     REQUIRE(supervised.Next<KeeperListed>().running.size() == 2);
     REQUIRE(node.KeeperPid() != keeper);
     KillWorker(supervised, incarnation - 1);
-    CHECK(ProgramOf(supervised.Start(incarnation, "tiny", 1)) == before);
+    const int64_t worker = supervised.Start(incarnation, "tiny", 1);
+    CHECK(ProgramOf(worker) == before);
+    CHECK(LibraryOf(worker) == library_before);
     WaitUntil([&] {
       return ReadFile(node.log(), 1 << 16)
           .value_or("")
@@ -663,7 +656,9 @@ TEST_CASE("a keeper that follows another takes the program of a run over from a 
   }
   SECTION("another job's worker runs what is installed") {
     KillWorker(supervised, 9);
-    CHECK(ProgramOf(supervised.Start(10, "other", 2)) == after);
+    const int64_t worker = supervised.Start(10, "other", 2);
+    CHECK(ProgramOf(worker) == after);
+    CHECK(LibraryOf(worker) == library_after);
     CHECK(ProgramOf(other) == before);
   }
   SECTION("nothing is left where no worker of the run outlives the keeper") {
@@ -719,7 +714,7 @@ TEST_CASE("a keeper that is told to end says so, ends its workers when its grace
   REQUIRE(within_ns.has_value());
   CHECK(*within_ns <= 300 * kMs);
   CHECK(supervised.Next<WorkerExited>().signal == SIGTERM);
-  WaitForEnd(keeper);
+  WaitUntil([&] { return !Lives(keeper); });
   // A keeper that somebody starts says that the node stays.
   CHECK(node.KeeperPid() == keeper);
   absl::StatusOr<Process> other = Process::Start(KeeperProcess(node.config(), *SiblingProgram("geopipe-agent")));

@@ -448,11 +448,10 @@ void DataPlane::Connect(Session& session) {
   }
   Session& listener = *found;
   if (listener.left != nullptr || !listener.trainer->runs() || !Passes(session, listener) ||
-      !Proven(session, listener)) {
+      listener.rank != session.rank + 1 || !Proven(session, listener)) {
     return;
   }
-  if (listener.trainer->run_ != session.trainer->run_ || listener.epoch != session.epoch ||
-      listener.rank != session.rank + 1) {
+  if (listener.trainer->run_ != session.trainer->run_ || listener.epoch != session.epoch) {
     world_.Break(fmt::format("rank {} of epoch {} of run {} is joined with rank {} of epoch {} of run {}", session.rank,
                              session.epoch, session.trainer->run_, listener.rank, listener.epoch,
                              listener.trainer->run_));

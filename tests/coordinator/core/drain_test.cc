@@ -148,6 +148,7 @@ TEST_CASE("jobs leave a node that goes down when their state is at the others, a
 TEST_CASE("a job that cannot leave a node that goes down has its state written before, once, and waits for the node") {
   Federation f = Made(0);
   f.job.on_site_loss = OnSiteLoss::kWait;
+  f.iteration_ns = kSecond;
   RunSaved(f, false);
   SECTION("while it runs") {
     f.leaving[{"east", "n0"}] = 60 * kSecond;

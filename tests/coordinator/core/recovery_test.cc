@@ -510,7 +510,7 @@ TEST_CASE("a worker that cannot even abandon its iteration while others recover 
   status.set_action_ns(6 * kSecond);
   f.Answer("east", report);
   CHECK_THAT(
-      f.DetailOf("tiny").recoveries(0).lost(1).cause(),
+      f.DetailOf("tiny").recoveries(0).workers(1).cause(),
       Catch::Equals("worker east/n0/0 (site east) is stuck: abandonment of iteration 2 has taken 6.0 s so far and "
                     "should take 5.0 s at most"));
   CHECK(f.Stops() == 1);

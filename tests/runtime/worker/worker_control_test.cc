@@ -114,23 +114,24 @@ TEST_CASE("a worker tells how long it has been abandoning an iteration while not
   Harness worker;
   worker.Open();
   Train(worker, 1);
+  const auto beat = [&] { worker.Beat(); };
   worker.Command(EndOf(1, 1));  // the iteration under way is the one before
-  worker.Pass(5);
+  worker.Pass(5, beat);
   CHECK(worker.heartbeats.back().heartbeat().status().action().empty());
   worker.Step(FinishedOf(1, 0));
-  worker.Pass(2);
+  worker.Pass(2, beat);
   CHECK(worker.heartbeats.back().heartbeat().status().action() == "abandonment");
   CHECK(worker.heartbeats.back().heartbeat().status().action_ns() == 2 * kSecondNs);
   worker.Jump(60 * kSecondNs);  // the process was stopped
-  worker.Pass(1);
+  worker.Pass(1, beat);
   CHECK(worker.heartbeats.back().heartbeat().status().action_ns() < 5 * kSecondNs);
   worker.Jump(kSecondNs);
   worker.Step(WorkerTick{.next_iteration = 1, .action = "1F3", .action_ns = 7});
   CHECK(worker.heartbeats.back().heartbeat().status().action() == "1F3");
-  worker.Pass(1);
+  worker.Pass(1, beat);
   CHECK(worker.heartbeats.back().heartbeat().status().action_ns() == kSecondNs);  // since the action has ended
   worker.Step(ReturnedOf(1, 1, absl::CancelledError("abandoned")));
-  worker.Pass(1);
+  worker.Pass(1, beat);
   CHECK(worker.heartbeats.back().heartbeat().status().action().empty());
 }
 

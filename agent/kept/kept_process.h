@@ -14,6 +14,9 @@
 
 namespace geopipe::agent {
 
+// Exit code, with signal 0, of a worker whose parent was killed: nobody knows how it ended.
+constexpr int32_t kUnknownExitCode = -1;
+
 // Names the machine's life: another one after each start of it. Empty: not known.
 std::string BootId();
 

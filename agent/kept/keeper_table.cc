@@ -1,4 +1,4 @@
-#include "agent/keeper_table.h"
+#include "agent/kept/keeper_table.h"
 
 #include <absl/status/statusor.h>
 #include <fmt/format.h>

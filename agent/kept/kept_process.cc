@@ -1,4 +1,4 @@
-#include "agent/kept_process.h"
+#include "agent/kept/kept_process.h"
 
 #include <absl/status/statusor.h>
 #include <fcntl.h>
@@ -13,7 +13,6 @@
 #include <filesystem>
 #include <utility>
 
-#include "agent/events.h"
 #include "runtime/base/files.h"
 #include "runtime/base/poll.h"
 

@@ -1,4 +1,4 @@
-#include "agent/worker_log.h"
+#include "agent/kept/worker_log.h"
 
 #include <absl/status/statusor.h>
 
