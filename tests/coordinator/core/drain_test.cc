@@ -157,6 +157,8 @@ TEST_CASE("a job that cannot leave a node that goes down has its state written b
     f.RunFor(5 * kSecond);
     CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 0);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+    Save(f, 1, 6);
+    f.IterateAll(2);
     f.leaving.clear();  // it stays after all
     f.RunFor(kSecond);
     f.leaving[{"east", "n0"}] = 60 * kSecond;
