@@ -15,6 +15,14 @@ void Ledger::OnApplied(const std::string& job, bool resumes) {
   latest_[job] = application;
 }
 
+bool Ledger::LostBefore(const std::string& job, int64_t iteration) const {
+  const JobTruth* truth = Find(job);
+  if (truth == nullptr || truth->resumes == 0 || !were_excused_.contains(job)) {
+    return false;
+  }
+  return iteration <= (truth->epoch > 0 ? truth->first : truth->newest_listed);
+}
+
 void Ledger::OnListed(const std::string& job, int64_t iteration) {
   JobTruth& truth = jobs_.at(latest_.at(job));
   truth.newest_listed = iteration;

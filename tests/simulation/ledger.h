@@ -87,11 +87,18 @@ class Ledger {
 
   // Something was done to the job that it may fail of.
   void Excuse(const std::string& job, const std::string& why) { excuses_[job].insert(why); }
-  void Forget(const std::string& job) { excuses_.erase(job); }
+  void Forget(const std::string& job) {
+    if (excuses_.erase(job) > 0) {
+      were_excused_.insert(job);
+    }
+  }
   bool excused(const std::string& job) const { return excuses_.contains(job); }
   bool excused(const std::string& job, const std::string& why) const {
     return excused(job) && excuses_.at(job).contains(why);
   }
+
+  // The evaluation is of an earlier application of the job, which had an excuse: it is told now that it was lost then.
+  bool LostBefore(const std::string& job, int64_t iteration) const;
 
   // A worker of the job was lost, with what it had not reported yet.
   bool LostWorker(const std::string& job) const {
@@ -121,6 +128,7 @@ class Ledger {
   std::map<uint64_t, JobTruth> jobs_;       // by application
   std::map<std::string, uint64_t> latest_;  // application of the job
   std::map<std::string, std::set<std::string>> excuses_;
+  std::set<std::string> were_excused_;  // in an earlier application
   bool disk_lost_ = false;
   int64_t iterations_ = 0;  // of all ranks of all runs
 };

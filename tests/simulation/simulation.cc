@@ -128,10 +128,13 @@ class Simulation final : public Listener {
   void Closed(const ControlStream* /*stream*/) override {}
 
  private:
-  // Some jobs have two replicas, each on one device of each node. Seeds that were named knew none.
+  // False for seeds that were named when less was drawn.
+  bool KnowsAll() const { return options_.kinds == static_cast<int>(FaultKind::kCount); }
+  // Some jobs have two replicas, each on one device of each node.
   JobSpec Replicated(JobSpec job) {
-    if (options_.kinds == static_cast<int>(FaultKind::kCount) && devices_ == 2 && world_.Chance(0.3)) {
+    if (KnowsAll() && devices_ == 2 && world_.Chance(0.3)) {
       job.parallelism.data = 2;
+      site_rules_.SetCrowded();
     }
     return job;
   }
@@ -547,16 +550,24 @@ class Simulation final : public Listener {
   void TakeSite(size_t i) {
     Node& node = *nodes_[i];
     world_.Trace("--- {} is {}", node.site(), loses_at_end_ ? "lost" : "drained");
+    const bool leaves = !loses_at_end_ && KnowsAll() && world_.Chance(0.5);
     if (loses_at_end_) {
       site_rules_.Lose(node.site());
       LoseNode(i, SiteRules::kLeaveNs, world_.Chance(0.3));
+    } else if (leaves) {
+      world_.Trace("--- it goes down");
+      ExcuseNode(i, "a node reboots");
+      site_rules_.Leave(node.site());
+      node.Leave();
+      leaving_.insert(i);
     } else {
       site_rules_.Drain(node.site());
       user_.Drain(node.site(), SiteRules::kLeaveNs + kSecondNs);
     }
     world_.RunUntil(world_.now_ns() + SiteRules::kLeaveNs);
     if (world_.broken().empty()) {
-      loses_at_end_ ? site_rules_.CheckLost() : site_rules_.CheckDrained();
+      loses_at_end_ ? site_rules_.CheckLost() : leaves ? site_rules_.CheckLeft() : site_rules_.CheckDrained();
+      SwitchOff(i);
       world_.Trace("--- {} is back", node.site());
       site_rules_.GiveBack();
       world_.RunUntil(world_.now_ns() + SiteRules::kReturnNs);

@@ -74,6 +74,32 @@ void SiteRules::CheckDrained() const {
   }
 }
 
+void SiteRules::Leave(const std::string& site) {
+  site_ = site;
+  leaves_.clear();
+  for (const auto& [name, job] : user_.jobs()) {
+    const StoredJob* stored = disk_.Find(name);
+    if (stored != nullptr && recover_ && has_room_ && !job.spec.checkpoint.path.empty() &&
+        job.spec.on_site_loss == OnSiteLoss::kReplan && Trains(job, *stored) && IsAt(*stored, site) &&
+        plane_.iteration_ns(name) < 10 * kSecondNs) {
+      leaves_[name] = job.runs;
+      recoveries_[name] = stored->detail.recoveries_size();
+    }
+  }
+}
+
+// Whoever could leave has lost nothing.
+void SiteRules::CheckLeft() const {
+  for (const auto& [name, runs] : leaves_) {
+    const UserJob& job = user_.jobs().at(name);
+    const StoredJob* stored = disk_.Find(name);
+    if (job.runs == runs && stored != nullptr && stored->detail.recoveries_size() > recoveries_.at(name)) {
+      world_.Break(fmt::format("job {} has lost a worker of {}, which was told to go down: {}", name, site_,
+                               stored->detail.recoveries().rbegin()->cause()));
+    }
+  }
+}
+
 void SiteRules::GiveBack() {
   returns_.clear();
   for (const auto& [name, job] : user_.jobs()) {

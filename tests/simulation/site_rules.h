@@ -16,7 +16,7 @@ namespace geopipe::simulation {
 
 class SiteRules {
  public:
-  // Jobs have gone on without a site that is lost, or have left one that is drained.
+  // Jobs have gone on without a site that is lost, or have left one that is drained or goes down.
   static constexpr int64_t kLeaveNs = 110 * kSecondNs;
   // A site that is back is used again, by jobs whose iterations are short.
   static constexpr int64_t kReturnNs = 120 * kSecondNs;
@@ -32,12 +32,16 @@ class SiteRules {
         has_room_(devices > 1),
         recover_(recover) {}
 
-  // The site is about to be lost, or has been drained.
+  // Two jobs do not fit at a site.
+  void SetCrowded() { has_room_ = false; }
+  // The site is about to be lost, has been drained, or is told to go down.
   void Lose(const std::string& site);
   void Drain(const std::string& site);
+  void Leave(const std::string& site);
   // kLeaveNs later.
   void CheckLost() const;
   void CheckDrained() const;
+  void CheckLeft() const;
   // The site is back; kReturnNs later.
   void GiveBack();
   void CheckReturned() const;
@@ -53,10 +57,11 @@ class SiteRules {
   Disk& disk_;
   const DataPlane& plane_;
   const std::vector<std::unique_ptr<Node>>& nodes_;
-  const bool has_room_;  // for two jobs at a site
+  bool has_room_;  // for two jobs at a site
   const bool recover_;
   std::string site_;
   std::map<std::string, int64_t> leaves_;   // jobs that are to go on elsewhere, and how often they had been applied
+  std::map<std::string, int> recoveries_;   // of these, so far
   std::map<std::string, int64_t> returns_;  // jobs that are to come back, and how often they had been applied
 };
 

@@ -76,7 +76,8 @@ void StoreRules::CheckEvaluations(const std::string& job, const v1::JobDetail& b
   for (int i = before.evaluations_size(); i < now.evaluations_size(); ++i) {
     const v1::EvaluationSummary& each = now.evaluations(i);
     const bool in_order = i == 0 || each.iteration() > now.evaluations(i - 1).iteration();
-    const bool right = each.incomplete() ? ledger_.excused(job) : each.loss() == ValidationLossOf(each.iteration());
+    const bool right = each.incomplete() ? ledger_.excused(job) || ledger_.LostBefore(job, each.iteration())
+                                         : each.loss() == ValidationLossOf(each.iteration());
     if (!in_order || !right) {
       world_.Break(fmt::format("job {}: the evaluation after {} iterations {}", job, each.iteration(),
                                !in_order           ? "is told twice, or late"
