@@ -5,18 +5,15 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <ctime>
-#include <filesystem>
 #include <limits>
-#include <span>
 #include <utility>
 
+#include "coordinator/job_store_backup.h"
+#include "coordinator/job_store_seal.h"
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
 #include "proto/wire/control_wire.h"
-#include "runtime/base/crc32c.h"
 #include "runtime/base/file_format.h"
-#include "runtime/base/files.h"
 
 namespace geopipe {
 namespace {
@@ -85,59 +82,6 @@ constexpr const char* kAddSeals = R"sql(
   UPDATE links SET value = sealed(value, from_site, to_site);
   UPDATE schema_version SET version = 7;
 )sql";
-
-constexpr size_t kMaxBackupBytes = size_t{4} << 30;
-
-// "20261129T024700Z".
-std::string UtcStamp(int64_t unix_ns) {
-  const std::time_t seconds = unix_ns / 1'000'000'000;
-  std::tm parts{};
-  gmtime_r(&seconds, &parts);
-  return fmt::format("{:04}{:02}{:02}T{:02}{:02}{:02}Z", parts.tm_year + 1900, parts.tm_mon + 1, parts.tm_mday,
-                     parts.tm_hour, parts.tm_min, parts.tm_sec);
-}
-
-std::span<const std::byte> BytesOf(std::string_view text) { return std::as_bytes(std::span(text.data(), text.size())); }
-
-std::string ChecksumText(std::string_view content) { return fmt::format("{:08x}", Crc32c(BytesOf(content))); }
-
-// The seal of a message: 4 bytes behind it, CRC-32C of it and of what its row is found by, the lowest byte first.
-constexpr size_t kSealBytes = 4;
-
-std::string SealOf(std::string_view message, std::span<const std::string> key) {
-  uint32_t crc = Crc32c(BytesOf(message));
-  for (const std::string& part : key) {
-    crc = Crc32c(BytesOf(part), crc);
-  }
-  std::string seal;
-  for (size_t i = 0; i < kSealBytes; ++i) {
-    seal.push_back(static_cast<char>(crc >> (8 * i)));
-  }
-  return seal;
-}
-
-// The SQL function sealed(message, key, ...): the message with its seal.
-void Sealed(sqlite3_context* context, int count, sqlite3_value** values) {
-  const auto text = [&](int i) {
-    const void* bytes = sqlite3_value_blob(values[i]);
-    return std::string(static_cast<const char*>(bytes == nullptr ? "" : bytes),
-                       static_cast<size_t>(sqlite3_value_bytes(values[i])));
-  };
-  std::string sealed = text(0);
-  std::vector<std::string> key;
-  for (int i = 1; i < count; ++i) {
-    key.push_back(text(i));
-  }
-  sealed += SealOf(sealed, key);
-  sqlite3_result_blob64(context, sealed.data(), sealed.size(), SQLITE_TRANSIENT);
-}
-
-// Reads a sealed message; false when it is damaged.
-bool Unseal(std::string_view sealed, const std::vector<std::string>& key, google::protobuf::MessageLite& message) {
-  const size_t bytes = sealed.size() - std::min(sealed.size(), kSealBytes);
-  return sealed.substr(bytes) == SealOf(sealed.substr(0, bytes), key) &&
-         message.ParseFromArray(sealed.data(), static_cast<int>(bytes));
-}
 
 struct Closer {
   void operator()(sqlite3* db) const { sqlite3_close_v2(db); }
@@ -322,8 +266,7 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
     GP_RETURN_IF_ERROR(Execute(
         fmt::format("PRAGMA max_page_count={}", std::max<int64_t>(1, options.max_bytes / kPageBytes)), "opened"));
   }
-  GP_CHECK(sqlite3_create_function_v2(db_.get(), "sealed", -1, SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_DIRECTONLY,
-                                      nullptr, Sealed, nullptr, nullptr, nullptr) == SQLITE_OK);
+  AddSealFunctions(db_.get());
   GP_RETURN_IF_ERROR(CheckSchema());
   GP_ASSIGN_OR_RETURN(begin_, Compile("BEGIN IMMEDIATE"));
   GP_ASSIGN_OR_RETURN(commit_, Compile("COMMIT"));
@@ -524,18 +467,10 @@ absl::Status SqliteJobStore::SetDrained(std::string_view site, bool drained) {
 }
 
 absl::StatusOr<std::string> SqliteJobStore::Backup(int64_t now_unix_ns) {
-  const std::string folder = (std::filesystem::path(path_).parent_path() / "backups").string();
-  const std::string part = folder + "/being-written";
-  GP_RETURN_IF_ERROR(MakeFolder(folder));
-  std::error_code error;
-  std::filesystem::remove(part, error);
-  GP_ASSIGN_OR_RETURN(Statement vacuum, Compile("VACUUM INTO ?"));
-  GP_RETURN_IF_ERROR(Run(vacuum.BindText(part)));
-  GP_ASSIGN_OR_RETURN(const std::string content, ReadFile(part, kMaxBackupBytes));
-  std::string path = fmt::format("{}/jobs-{}-{}.sqlite", folder, UtcStamp(now_unix_ns), ChecksumText(content));
-  GP_RETURN_IF_ERROR(WriteFileAtomically(path, content));
-  std::filesystem::remove(part, error);
-  return path;
+  return MakeBackup(path_, now_unix_ns, [this](const std::string& path) -> absl::Status {
+    GP_ASSIGN_OR_RETURN(Statement vacuum, Compile("VACUUM INTO ?"));
+    return Run(vacuum.BindText(path));
+  });
 }
 
 absl::Status SqliteJobStore::LoadProgress(StoredJob& job) {
@@ -761,37 +696,6 @@ absl::StatusOr<std::unique_ptr<JobStore>> JobStore::Open(std::string path, const
   auto store = std::make_unique<SqliteJobStore>(std::move(db), std::move(path), options.iterations_kept);
   GP_RETURN_IF_ERROR(store->Prepare(options));
   return store;
-}
-
-absl::StatusOr<std::string> RestoreJobStore(const std::string& backup, const std::string& path, int64_t now_unix_ns) {
-  GP_ASSIGN_OR_RETURN(const std::string content, ReadFile(backup, kMaxBackupBytes));
-  const std::string stem = std::filesystem::path(backup).stem().string();
-  const std::string sum = ChecksumText(content);
-  if (stem.starts_with("jobs-") && !stem.ends_with("-" + sum)) {
-    return absl::DataLossError(fmt::format(
-        "{} is not what was written: its checksum is {}, not the one in its name; take another backup", backup, sum));
-  }
-  std::string aside;
-  std::error_code error;
-  if (std::filesystem::exists(path, error)) {
-    // A store that opens is held by nobody, and so is a damaged one.
-    const absl::Status held = JobStore::Open(path, {.busy_timeout_ns = 0}).status();
-    if (absl::IsUnavailable(held)) {
-      return held;
-    }
-    aside = fmt::format("{}.before-{}", path, UtcStamp(now_unix_ns));
-    for (const std::string_view part : {"", "-wal", "-shm"}) {
-      std::filesystem::rename(path + std::string(part), aside + std::string(part), error);
-      if (error && part.empty()) {
-        return ErrnoStatus(error.value(), fmt::format("cannot move {} to {}", path, aside));
-      }
-    }
-  }
-  GP_RETURN_IF_ERROR(MakeFolder(std::filesystem::path(path).parent_path()));
-  GP_RETURN_IF_ERROR(WriteFileAtomically(path, content));
-  // It is whole, ours, and of a schema that this version knows.
-  GP_RETURN_IF_ERROR(JobStore::Open(path).status());
-  return aside;
 }
 
 }  // namespace geopipe

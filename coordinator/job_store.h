@@ -74,14 +74,9 @@ class JobStore {
 
   virtual absl::Status SetDrained(std::string_view site, bool drained) = 0;
 
-  // Writes a copy of the store as of now to <folder>/backups, and returns its path, which has its time and checksum:
-  // jobs-20261129T024700Z-0a1b2c3d.sqlite.
+  // Writes a copy of the store as of now to <folder>/backups, and returns its path (job_store_backup.h, which puts it
+  // back as well).
   virtual absl::StatusOr<std::string> Backup(int64_t now_unix_ns) = 0;
 };
-
-// Puts a backup in the place of the store at `path`, which is moved aside: to <path>.before-<time>. Returns where it
-// is; empty: there was none. Errors: DataLoss: the backup is not what was written; Unavailable: a coordinator holds the
-// store.
-absl::StatusOr<std::string> RestoreJobStore(const std::string& backup, const std::string& path, int64_t now_unix_ns);
 
 }  // namespace geopipe

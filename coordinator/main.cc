@@ -6,7 +6,7 @@
 #include <string>
 
 #include "coordinator/config.h"
-#include "coordinator/job_store.h"
+#include "coordinator/job_store_backup.h"
 #include "coordinator/server.h"
 #include "optimizer/base/status_macros.h"
 #include "runtime/base/clock.h"

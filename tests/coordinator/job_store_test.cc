@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "coordinator/job_store_backup.h"
 #include "runtime/base/files.h"
 
 namespace geopipe {
