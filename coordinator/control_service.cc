@@ -35,7 +35,7 @@ class ControlServiceAdapter::Watch final
       : ServerStream(context, kWatchLimits), service_(service), id_(id) {}
 
   void Start(const v1::WatchJobRequest& request) {
-    service_.port_.Post(WatchStart{id_, request.name(), request.from_iteration(), kWatchWindow}, {});
+    service_.port_.Post(WatchStart{id_, request.name(), request.from_iteration(), kWatchWindow, request.run()}, {});
   }
 
  private:
@@ -111,18 +111,20 @@ Unary* ControlServiceAdapter::ApplyJob(Context* context, const v1::ApplyJobReque
   });
 }
 
-Unary* ControlServiceAdapter::ListJobs(Context* context, const v1::ListJobsRequest* /*request*/,
+Unary* ControlServiceAdapter::ListJobs(Context* context, const v1::ListJobsRequest* request,
                                        v1::ListJobsResponse* response) {
-  return Ask(context, response, [](CallId id) { return geopipe::ListJobs{id}; });
+  return Ask(context, response, [&](CallId id) { return geopipe::ListJobs{{id}, request->all()}; });
 }
 
 Unary* ControlServiceAdapter::GetJob(Context* context, const v1::GetJobRequest* request, v1::GetJobResponse* response) {
-  return Ask(context, response, [&](CallId id) { return geopipe::GetJob{id, request->name()}; });
+  return Ask(context, response, [&](CallId id) { return geopipe::GetJob{{{{id}, request->name()}, request->run()}}; });
 }
 
 Unary* ControlServiceAdapter::GetTrace(Context* context, const v1::GetTraceRequest* request,
                                        v1::GetTraceResponse* response) {
-  return Ask(context, response, [&](CallId id) { return geopipe::GetTrace{id, request->name()}; });
+  return Ask(context, response, [&](CallId id) {
+    return geopipe::GetTrace{{{{id}, request->name()}, request->run()}};
+  });
 }
 
 Unary* ControlServiceAdapter::CancelJob(Context* context, const v1::CancelJobRequest* request,

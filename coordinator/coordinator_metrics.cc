@@ -6,6 +6,7 @@
 #include <atomic>
 
 #include "coordinator/core/run/job_state.h"
+#include "coordinator/core/run/kept_name.h"
 #include "runtime/base/version.h"
 
 namespace geopipe {
@@ -23,7 +24,9 @@ CoordinatorMetrics::CoordinatorMetrics(MetricRegistry& registry, const std::vect
   registry_.GetGauge(metrics::kBuildInfo, {"geopipe-coordinator", std::string(Version())}).Set(1);
   registry_.GetGauge(metrics::kAgentsConnected).Set(0);
   for (const StoredJob& job : stored) {
-    SetState(job.detail.summary().name(), job.detail.summary().state());
+    if (!IsKeptName(job.detail.summary().name())) {  // a job counts once, as its latest run
+      SetState(job.detail.summary().name(), job.detail.summary().state());
+    }
   }
   ShowStates();
 }

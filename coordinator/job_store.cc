@@ -8,6 +8,7 @@
 #include <limits>
 #include <utility>
 
+#include "coordinator/core/run/kept_name.h"
 #include "coordinator/job_store_backup.h"
 #include "coordinator/job_store_seal.h"
 #include "optimizer/base/check.h"
@@ -171,7 +172,7 @@ class SqliteJobStore final : public JobStore {
   absl::StatusOr<StoredState> Load() override;
   absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override;
   absl::Status InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record, std::string_view forget,
-                         int64_t keep_below) override;
+                         int64_t keep_below, std::string_view keep_as) override;
   absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                              const v1::JobDetail* outcome, const v1::JobRecord* record,
                              const JobProgress* progress) override;
@@ -195,6 +196,7 @@ class SqliteJobStore final : public JobStore {
   absl::Status CheckSchema();
   absl::Status LoadTransitions(v1::JobDetail& detail);
   absl::Status KeepIterations(std::string_view job, int64_t below);
+  absl::Status CopyJob(std::string_view job, std::string_view copy);
   absl::Status WriteProgress(const JobProgress& progress);
   absl::Status LoadProgress(StoredJob& job);
   absl::Status LoadLinks(StoredState& state);
@@ -215,6 +217,10 @@ class SqliteJobStore final : public JobStore {
   Statement rollback_;
   Statement select_jobs_;
   Statement select_transitions_;
+  Statement copy_job_;
+  Statement copy_transitions_;
+  Statement copy_iterations_;
+  Statement copy_timelines_;
   Statement delete_job_;
   Statement insert_job_;
   Statement insert_transition_;
@@ -275,6 +281,14 @@ absl::Status SqliteJobStore::Prepare(const JobStoreOptions& options) {
                       Compile("SELECT name, state, manifest, run, outcome, record FROM jobs ORDER BY submitted"));
   GP_ASSIGN_OR_RETURN(select_transitions_,
                       Compile("SELECT state, unix_time_ns, cause FROM transitions WHERE job = ? ORDER BY seq"));
+  GP_ASSIGN_OR_RETURN(copy_job_, Compile("INSERT INTO jobs SELECT ?2, submitted, state, manifest, run, moved(outcome, "
+                                         "?1, ?2), moved(record, ?1, ?2) FROM jobs WHERE name = ?1"));
+  GP_ASSIGN_OR_RETURN(copy_transitions_, Compile("INSERT INTO transitions SELECT ?2, seq, state, unix_time_ns, cause "
+                                                 "FROM transitions WHERE job = ?1"));
+  GP_ASSIGN_OR_RETURN(copy_iterations_, Compile("INSERT INTO iterations SELECT ?2, iteration, moved(summary, ?1, ?2, "
+                                                "iteration) FROM iterations WHERE job = ?1"));
+  GP_ASSIGN_OR_RETURN(copy_timelines_, Compile("INSERT INTO timelines SELECT ?2, iteration, moved(timeline, ?1, ?2, "
+                                               "iteration) FROM timelines WHERE job = ?1"));
   GP_ASSIGN_OR_RETURN(delete_job_, Compile("DELETE FROM jobs WHERE name = ?"));
   GP_ASSIGN_OR_RETURN(insert_job_, Compile("INSERT INTO jobs VALUES (?1, (SELECT IFNULL(MAX(submitted), 0) + 1 FROM "
                                            "jobs), ?2, ?3, sealed(?4, ?3), sealed(?5, ?1), sealed(?6, ?1)) "
@@ -430,12 +444,13 @@ absl::StatusOr<StoredState> SqliteJobStore::Load() {
     const std::string manifest = select_jobs_.Bytes(2);
     job.damaged = !Unseal(select_jobs_.Bytes(4), {name}, job.detail) ||
                   !Unseal(select_jobs_.Bytes(3), {manifest}, *job.detail.mutable_run()) ||
-                  !Unseal(select_jobs_.Bytes(5), {name}, job.record) || job.detail.summary().name() != name;
+                  !Unseal(select_jobs_.Bytes(5), {name}, job.record) ||
+                  job.detail.summary().name() != RunNameOf(name).name;
     if (job.damaged) {
       job.record.Clear();
       job.detail.Clear();
-      job.detail.mutable_summary()->set_name(name);
     }
+    job.detail.mutable_summary()->set_name(name);
     job.detail.set_manifest(manifest);
     job.detail.mutable_summary()->set_state(static_cast<v1::JobState>(select_jobs_.Integer(1)));
     return !name.empty();
@@ -564,6 +579,13 @@ absl::StatusOr<std::vector<v1::IterationTimeline>> SqliteJobStore::LoadTimelines
   return timelines;
 }
 
+absl::Status SqliteJobStore::CopyJob(std::string_view job, std::string_view copy) {
+  for (Statement* const statement : {&copy_job_, &copy_transitions_, &copy_iterations_, &copy_timelines_}) {
+    GP_RETURN_IF_ERROR(Run(statement->BindText(job).BindText(copy)));
+  }
+  return absl::OkStatus();
+}
+
 // Drops what hangs on the job's row but iterations before `below`. Its own row must stay while they do.
 absl::Status SqliteJobStore::KeepIterations(std::string_view job, int64_t below) {
   GP_RETURN_IF_ERROR(Run(delete_transitions_.BindText(job)));
@@ -573,7 +595,7 @@ absl::Status SqliteJobStore::KeepIterations(std::string_view job, int64_t below)
 }
 
 absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record,
-                                       std::string_view forget, int64_t keep_below) {
+                                       std::string_view forget, int64_t keep_below, std::string_view keep_as) {
   v1::JobDetail outcome = detail;
   outcome.clear_manifest();
   outcome.clear_run();
@@ -584,6 +606,7 @@ absl::Status SqliteJobStore::InsertJob(const v1::JobDetail& detail, const v1::Jo
   return Transact([&]() -> absl::Status {
     const std::string& name = detail.summary().name();
     GP_RETURN_IF_ERROR(Run(delete_job_.BindText(forget)));
+    GP_RETURN_IF_ERROR(keep_as.empty() ? absl::OkStatus() : CopyJob(name, keep_as));
     GP_RETURN_IF_ERROR(keep_below > 0 ? KeepIterations(name, keep_below) : Run(delete_job_.BindText(name)));
     insert_job_.BindText(detail.summary().name())
         .Bind(detail.summary().state())

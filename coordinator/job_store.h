@@ -9,6 +9,9 @@
 // links(from_site, to_site, from_traffic, unix_time_ns, value) with LinkMeasurement; drained_sites(site). Behind
 // each message is its seal, 4 bytes: CRC-32C of it and of its row's key, for RunOptions of it and of the manifest. A
 // store of schema 2 to 6 becomes one of schema 7 when it is opened.
+//
+// An earlier run of a name is a job called NAME@RUN (coordinator/core/run/kept_name.h); its messages have NAME, and its
+// rows are never written again.
 #pragma once
 
 #include <absl/status/status.h>
@@ -49,10 +52,11 @@ class JobStore {
   // leaves numbers for what the earlier one named.
   virtual absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) = 0;
 
-  // Adds a new job with its first transition and its record; replaces a job of the same name, whose iterations below
-  // `keep_below` become its own, and removes the job `forget` (empty: none).
+  // Adds a new job with its first transition and its record, and removes the job `forget` (empty: none). A job of the
+  // same name is called `keep_as` from now on, with all that it has but partial reports (empty: it is removed), and its
+  // iterations below `keep_below` become the new one's as well.
   virtual absl::Status InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record, std::string_view forget,
-                                 int64_t keep_below = 0) = 0;
+                                 int64_t keep_below = 0, std::string_view keep_as = {}) = 0;
 
   // Adds the job's transition number `sequence` (from 0) and sets its state. `outcome` and `record` (nullptr:
   // unchanged) replace the job's outcome and the record that its coordinator needs; `progress` as AddProgress (nullptr:

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
+#include <utility>
 
 #include "optimizer/base/check.h"
 #include "runtime/base/crc32c.h"
@@ -35,27 +37,55 @@ std::string TextOf(sqlite3_value* value) {
   return {static_cast<const char*>(bytes == nullptr ? "" : bytes), static_cast<size_t>(sqlite3_value_bytes(value))};
 }
 
-void Sealed(sqlite3_context* context, int count, sqlite3_value** values) {
-  std::string sealed = TextOf(values[0]);
+// The message before its seal; nullopt when it is damaged.
+std::optional<std::string_view> Unsealed(std::string_view sealed, std::span<const std::string> key) {
+  const size_t bytes = sealed.size() - std::min(sealed.size(), kSealBytes);
+  const std::string_view message = sealed.substr(0, bytes);
+  return sealed.substr(bytes) == SealOf(message, key) ? std::optional(message) : std::nullopt;
+}
+
+// The arguments of an SQL function from `first` on.
+std::vector<std::string> KeyFrom(std::span<sqlite3_value*> values, size_t first) {
   std::vector<std::string> key;
-  for (int i = 1; i < count; ++i) {
-    key.push_back(TextOf(values[i]));
+  for (sqlite3_value* value : values.subspan(first)) {
+    key.push_back(TextOf(value));
   }
-  sealed += SealOf(sealed, key);
-  sqlite3_result_blob64(context, sealed.data(), sealed.size(), SQLITE_TRANSIENT);
+  return key;
+}
+
+void Return(sqlite3_context* context, const std::string& blob) {
+  sqlite3_result_blob64(context, blob.data(), blob.size(), SQLITE_TRANSIENT);
+}
+
+void Sealed(sqlite3_context* context, int count, sqlite3_value** values) {
+  const std::string message = TextOf(values[0]);
+  Return(context, message + SealOf(message, KeyFrom({values, static_cast<size_t>(count)}, 1)));
+}
+
+void Moved(sqlite3_context* context, int count, sqlite3_value** values) {
+  const std::string sealed = TextOf(values[0]);
+  std::vector<std::string> key = KeyFrom({values, static_cast<size_t>(count)}, 2);
+  const std::string to = std::exchange(key.front(), TextOf(values[1]));
+  const std::optional<std::string_view> message = Unsealed(sealed, key);
+  key.front() = to;
+  Return(context, message.has_value() ? std::string(*message) + SealOf(*message, key) : sealed);
+}
+
+void AddFunction(sqlite3* db, const char* name, void (*function)(sqlite3_context*, int, sqlite3_value**)) {
+  GP_CHECK(sqlite3_create_function_v2(db, name, -1, SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_DIRECTONLY, nullptr,
+                                      function, nullptr, nullptr, nullptr) == SQLITE_OK);
 }
 
 }  // namespace
 
 void AddSealFunctions(sqlite3* db) {
-  GP_CHECK(sqlite3_create_function_v2(db, "sealed", -1, SQLITE_UTF8 | SQLITE_DETERMINISTIC | SQLITE_DIRECTONLY, nullptr,
-                                      Sealed, nullptr, nullptr, nullptr) == SQLITE_OK);
+  AddFunction(db, "sealed", Sealed);
+  AddFunction(db, "moved", Moved);
 }
 
 bool Unseal(std::string_view sealed, const std::vector<std::string>& key, google::protobuf::MessageLite& message) {
-  const size_t bytes = sealed.size() - std::min(sealed.size(), kSealBytes);
-  return sealed.substr(bytes) == SealOf(sealed.substr(0, bytes), key) &&
-         message.ParseFromArray(sealed.data(), static_cast<int>(bytes));
+  const std::optional<std::string_view> unsealed = Unsealed(sealed, key);
+  return unsealed.has_value() && message.ParseFromArray(unsealed->data(), static_cast<int>(unsealed->size()));
 }
 
 }  // namespace geopipe

@@ -11,7 +11,11 @@
 
 namespace geopipe {
 
-// Gives the connection the SQL function sealed(message, key, ...): the message with its seal. Keys are taken as text.
+// Gives the connection two SQL functions. Keys are taken as text.
+//   sealed(message, key, ...)             the message with its seal
+//   moved(sealed, from, to, key, ...)     a sealed message of the row (from, key, ...) as one of (to, key, ...); one
+//   that
+//                                         is damaged stays as it is, and damaged
 void AddSealFunctions(sqlite3* db);
 
 // Reads a sealed message; false when it is damaged.

@@ -74,7 +74,7 @@ absl::Status Runner::CarryOut(Effects effects, std::vector<Event>* answers) {
         [&](auto& each) -> absl::Status {
           using Kind = std::decay_t<decltype(each)>;
           if constexpr (std::is_same_v<Kind, PersistNewJob>) {
-            return parts_.store.InsertJob(each.detail, each.record, each.forget, each.keep_below);
+            return parts_.store.InsertJob(each.detail, each.record, each.forget, each.keep_below, each.keep_as);
           } else if constexpr (std::is_same_v<Kind, PersistTransition>) {
             return parts_.store.AddTransition(each.job, each.sequence, each.transition,
                                               each.outcome.has_value() ? &*each.outcome : nullptr,

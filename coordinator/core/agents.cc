@@ -128,7 +128,7 @@ void Agents::NoteLeaving(Now now, const NodeKey& node, const v1::NodeLeaving* le
 // durable before the welcome, after which it does not tell so again.
 void Agents::ForgetMarks(Now now, const NodeKey& node) {
   for (Job* job : jobs_.InOrder()) {
-    if (ForgetMark(now, *job, node)) {
+    if (!IsFinal(job->state()) && ForgetMark(now, *job, node)) {
       outbox_.Emit(PersistRecord{job->name(), RecordOf(*job)});
     }
   }

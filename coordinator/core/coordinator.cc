@@ -32,7 +32,9 @@ Effects Coordinator::Start(Now now) {
   departures_.Start(now);
   links_.Restore(now, std::exchange(stored_.links, {}));
   for (StoredJob& stored : std::exchange(stored_.jobs, {})) {
-    if (stored.damaged) {  // its row stays as it is: a backup may be put in its place
+    const v1::JobSummary& summary = stored.detail.summary();
+    if (stored.damaged || (IsKeptName(summary.name()) && !IsFinal(summary.state()))) {
+      // Its row stays as it is: a backup may be put in its place.
       const Job& job = jobs_.Add(DamagedJob(stored, now.unix_ns));
       outbox_.Log(LogLevel::kError, job.name(), job.detail.summary().cause());
       continue;

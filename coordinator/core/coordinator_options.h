@@ -20,6 +20,7 @@ struct CoordinatorOptions {
   LinkProbingOptions probing;
   size_t max_jobs = 1000;
   size_t max_finished_jobs = 1000;  // of them; beyond either limit the oldest finished one is forgotten
+  size_t max_kept_runs = 10;        // earlier ones of a name, of the finished jobs; beyond it its oldest is forgotten
   size_t max_watches = 256;         // open at once
   size_t finished_logs_kept = 8;    // finished jobs whose iterations are held in memory
   // Shortest interval between two writes of progress, each followed by the acknowledgement of the reports in it.

@@ -56,15 +56,20 @@ struct SiteCall : Call {
 struct ApplyJob : Call {
   JobSpec job;
   RunOptions run;
-  bool replace = false;  // the history of a finished job of this name may be dropped
+  bool replace = false;  // it may take the name of a finished job that has done something
 };
 
-struct ListJobs : Call {};
+struct ListJobs : Call {
+  bool all = false;  // earlier runs of names as well
+};
 struct BackupStore : Call {};
 struct ListSites : Call {};
 struct ListLinks : Call {};
-struct GetJob : JobCall {};
-struct GetTrace : JobCall {};
+struct RunCall : JobCall {
+  int64_t run = 0;  // of the name; 0: the latest
+};
+struct GetJob : RunCall {};
+struct GetTrace : RunCall {};
 struct PauseJob : JobCall {};
 struct CheckpointJob : JobCall {};
 // Keeps new jobs off the site's devices, and makes jobs that have some leave.
@@ -91,6 +96,7 @@ struct WatchStart {
   std::string name;
   int64_t from_iteration = 0;
   int64_t credits = 0;
+  int64_t run = 0;  // of the name; 0: the latest
 };
 
 struct WatchMore : Call {
@@ -166,15 +172,16 @@ using Event = std::variant<AgentMessage, AgentClosed, ApplyJob, ListJobs, Backup
 
 // --- Effects, carried out strictly in order -----------------------------------------------------------------------
 
-// Durable before anything that follows it. Replaces a finished job of the same name, of which the iterations below
-// `keep_below` stay; removes `forget` (a finished job, empty for none). When the store cannot be written the runner
-// gives up the rest of the step and reports PersistFailed.
+// Durable before anything that follows it. A finished job of the same name stays under the name `keep_as`, as it is
+// (empty: it goes), and its iterations below `keep_below` are the new one's as well; removes `forget` (a finished job,
+// empty for none). When the store cannot be written the runner gives up the rest of the step and reports PersistFailed.
 struct PersistNewJob {
   v1::JobDetail detail;  // summary, spec, run and the first transition
   v1::JobRecord record;  // it knows the last worker of the job that is replaced, whose workers may still be there
   CallId call = 0;
   std::string forget;
   int64_t keep_below = 0;
+  std::string keep_as = {};
 };
 
 // Durable before anything that follows it. A store that cannot be written ends the process: a transition that is not on

@@ -70,6 +70,13 @@ void Append(Job& job, JobState to, const std::string& cause, int64_t unix_now_ns
   job.detail.mutable_summary()->set_cause(transition.cause());
 }
 
+// A kept run bears its number in the name that it is found under, whatever can be read of it.
+void NumberKept(Job& job) {
+  if (job.is_kept()) {
+    job.detail.mutable_summary()->set_run(RunNameOf(job.name()).run);
+  }
+}
+
 // The recovery that is not over yet; nullptr: there is none.
 v1::RecoverySummary* OpenRecovery(Job& job) {
   auto& all = *job.detail.mutable_recoveries();
@@ -158,6 +165,7 @@ std::unique_ptr<Job> NewJob(JobSpec spec, RunOptions options, int64_t unix_now_n
 absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
   auto job = std::make_unique<Job>();
   job->detail = stored.detail;
+  NumberKept(*job);
   job->iterations_before.resize(stored.detail.transitions_size(), 0);
   job->last_worker = stored.record.last_worker();
   if (IsFinal(job->state())) {
@@ -187,11 +195,14 @@ std::unique_ptr<Job> DamagedJob(const StoredJob& stored, int64_t unix_now_ns) {
   auto job = std::make_unique<Job>();
   job->detail.set_manifest(stored.detail.manifest());
   job->detail.mutable_summary()->set_name(stored.detail.summary().name());
+  job->is_damaged = true;
+  NumberKept(*job);
   job->past = IterationLog(0, stored.next_iteration, 0);
   Append(*job, v1::JOB_STATE_FAILED,
-         fmt::format("its row in the job store is damaged: restore a backup of the store (docs/operating.md), or apply "
-                     "it again{}",
-                     IsFinal(stored.detail.summary().state()) ? "" : " with --resume"),
+         fmt::format("its row in the job store is damaged: restore a backup of the store (docs/operating.md){}",
+                     job->is_kept()                             ? ""
+                     : IsFinal(stored.detail.summary().state()) ? ", or apply it again"
+                                                                : ", or apply it again with --resume"),
          unix_now_ns);
   return job;
 }
@@ -391,12 +402,14 @@ void SetMeasured(Job& job) { FillFigures(job, job.detail); }
 
 v1::JobSummary SummaryOf(const Job& job) {
   v1::JobSummary summary = job.detail.summary();
+  summary.set_name(RunNameOf(job.name()).name);
   FillLive(job, summary);
   return summary;
 }
 
 v1::JobDetail DetailOf(const Job& job) {
   v1::JobDetail detail = job.detail;
+  detail.mutable_summary()->set_name(RunNameOf(job.name()).name);
   if (job.run == nullptr) {
     FillLive(job, *detail.mutable_summary());  // the rest was measured when the run ended
   } else {

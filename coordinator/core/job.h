@@ -14,6 +14,7 @@
 
 #include "coordinator/cluster/names.h"
 #include "coordinator/core/life/job_run.h"
+#include "coordinator/core/run/kept_name.h"
 #include "coordinator/core/telemetry/iteration_log.h"
 #include "geopipe/v1/control_service.pb.h"
 #include "optimizer/model/job_spec.h"
@@ -41,9 +42,10 @@ class NoticeLog {
 struct Job {
   static constexpr int64_t kNoDeadlineNs = std::numeric_limits<int64_t>::max();
 
-  uint64_t sequence = 0;  // order of submission
-  v1::JobDetail detail;   // what the store has; live figures are put in by DetailOf
-  JobSpec spec;           // unset for finished jobs of an earlier life of the coordinator
+  uint64_t sequence = 0;    // order of submission
+  v1::JobDetail detail;     // what the store has; live figures are put in by DetailOf
+  bool is_damaged = false;  // its row in the store cannot be read, and stays as it is
+  JobSpec spec;             // unset for finished jobs of an earlier life of the coordinator
   RunOptions options;
   uint64_t last_worker = 0;     // number of the latest worker of its runs that are over; 0: not known
   std::unique_ptr<JobRun> run;  // from PROFILING until a final state, or until the job goes on elsewhere
@@ -88,7 +90,12 @@ struct Job {
   int64_t say_wait_at_ns = 0;  // when what the job's end waits for is told next; 0: training is not over
 
   JobState state() const { return detail.summary().state(); }
+  // The name that it is found under: of an earlier run of a name, NAME@RUN.
   const std::string& name() const { return detail.summary().name(); }
+  // Its number among the jobs that were applied under its name, from 1 on.
+  int64_t number() const { return detail.summary().run(); }
+  // True when another job was applied under its name: it is final for ever.
+  bool is_kept() const { return IsKeptName(name()); }
   // True when the job has trained, in this run or an earlier one.
   bool has_trained() const { return detail.epochs_size() > 0; }
   const IterationLog& iterations() const { return run == nullptr ? past : run->told().iterations; }
@@ -111,7 +118,7 @@ std::unique_ptr<Job> NewJob(JobSpec spec, RunOptions options, int64_t unix_now_n
 // read, and is not finished.
 absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored);
 
-// A job whose row in the store cannot be read: it counts as FAILED, and its row stays as it is.
+// A job whose row in the store cannot be read, or says what cannot be: it counts as FAILED, and its row stays as it is.
 std::unique_ptr<Job> DamagedJob(const StoredJob& stored, int64_t unix_now_ns);
 
 // Records the transition in the job. REQUIRES: MayFollow(job.state(), to).

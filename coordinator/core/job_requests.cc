@@ -19,12 +19,14 @@ std::string ReplaceSentence(const Job& old, int64_t last) {
   const std::string from =
       last == 0 ? "" : fmt::format("go on from its checkpoint of iteration {} with --resume, ", last);
   return fmt::format(
-      "job {} is {} with {} iterations done, whose history this would drop: {}drop it with --replace, or "
-      "give this one another name",
-      old.name(), JobStateName(old.state()), old.iterations().next(), from);
+      "job {} is {} with {} iterations done, whose name this would take: {}begin anew with --replace, which {}, or "
+      "give "
+      "this one another name",
+      old.name(), JobStateName(old.state()), old.iterations().next(), from,
+      old.is_damaged ? "drops that one" : fmt::format("keeps that one as run {}", old.number()));
 }
 
-// Tells whether the job may take the place of this finished one, and below which iteration that one's history stays.
+// Tells whether the job may take the place of this finished one, and below which iteration it has that one's history.
 absl::StatusOr<int64_t> MayReplace(const Job& old, const ApplyJob& event) {
   const absl::StatusOr<JobSpec> spec = ParseManifest(old.detail.manifest());
   const std::string& path = event.job.checkpoint.path;
@@ -78,34 +80,44 @@ absl::StatusOr<v1::ApplyJobResponse> JobRequests::On(Now now, ApplyJob& event) {
   GP_RETURN_IF_ERROR(CheckRunnable(event.job, event.run));
   GP_RETURN_IF_ERROR(CheckBackend(event.job, event.run, placement_.Offers()));
   const std::string name = event.job.name;
-  const Job* existing = jobs_.Find(name);
-  if (existing != nullptr && !IsFinal(existing->state())) {
-    return absl::AlreadyExistsError(fmt::format("job {} is {}; cancel it first, or give this one another name", name,
-                                                JobStateName(existing->state())));
+  Job* const old = jobs_.Find(name);
+  if (old != nullptr && !IsFinal(old->state())) {
+    return absl::AlreadyExistsError(
+        fmt::format("job {} is {}; cancel it first, or give this one another name", name, JobStateName(old->state())));
   }
   int64_t keep_below = 0;
-  std::string forget;
-  if (existing != nullptr) {
-    GP_ASSIGN_OR_RETURN(keep_below, MayReplace(*existing, event));
-  } else {
-    GP_ASSIGN_OR_RETURN(forget, JobToForget());
+  if (old != nullptr) {
+    GP_ASSIGN_OR_RETURN(keep_below, MayReplace(*old, event));
   }
+  GP_ASSIGN_OR_RETURN(const Job* const forgotten, JobToForget(old));
+  std::unique_ptr<Job> added = NewJob(std::move(event.job), std::move(event.run), now.unix_ns);
+  added->detail.mutable_summary()->set_run(jobs_.NextNumber(name));
+  PersistNewJob persist{.detail = {}, .record = {}, .call = event.call, .forget = "", .keep_below = keep_below};
   Undo undo{.job = name, .removed = {}, .watches = {}};
-  if (const std::string& gone = existing != nullptr ? name : forget; !gone.empty()) {
-    undo.removed = jobs_.Remove(gone);
+  if (old != nullptr) {
+    added->last_worker = LastWorkerOf(*old);
   }
-  Job& job = jobs_.Add(NewJob(std::move(event.job), std::move(event.run), now.unix_ns));
-  job.last_worker = undo.removed == nullptr || forget == undo.removed->name() ? 0 : LastWorkerOf(*undo.removed);
+  if (forgotten != nullptr) {
+    persist.forget = forgotten == old ? "" : forgotten->name();
+    undo.removed = jobs_.Remove(forgotten->name());
+  }
+  if (old != nullptr && forgotten != old) {
+    persist.keep_as = KeptName(name, old->number());
+    jobs_.Rename(*old, persist.keep_as);
+    undo.kept = old;
+  }
+  Job& job = jobs_.Add(std::move(added));
   if (keep_below > 0) {
-    KeepCurve(*undo.removed, keep_below, job);
+    KeepCurve(*old, keep_below, job);
   }
-  outbox_.Emit(PersistNewJob{job.detail, RecordOf(job), event.call, forget, keep_below});
+  persist.detail = job.detail;
+  persist.record = RecordOf(job);
+  outbox_.Emit(persist);
   if (job.stored.has_more) {
     outbox_.Emit(LoadIterations{name});
   }
-  if (undo.removed != nullptr) {
-    undo.watches = watches_.EndAll(undo.removed->name());
-  }
+  undo.watches = watches_.EndAll(name);
+  undo.watches.merge(watches_.EndAll(persist.forget));
   undo_ = std::move(undo);
   outbox_.Log(LogLevel::kInfo, name, "PENDING: submitted");
   outbox_.AskToSchedule(name);
@@ -114,24 +126,35 @@ absl::StatusOr<v1::ApplyJobResponse> JobRequests::On(Now now, ApplyJob& event) {
   return response;
 }
 
-absl::StatusOr<std::string> JobRequests::JobToForget() const {
+absl::StatusOr<Job*> JobRequests::JobToForget(Job* old) const {
+  if (old != nullptr && old->is_damaged) {
+    return old;
+  }
+  if (old != nullptr) {
+    if (const std::vector<Job*> kept = jobs_.KeptOf(old->name()); kept.size() >= options_.max_kept_runs) {
+      return kept.empty() ? old : kept.front();
+    }
+  }
   const std::vector<Job*> jobs = jobs_.InOrder();
   const auto is_over = [](const Job* job) { return IsFinal(job->state()); };
   const auto finished = static_cast<size_t>(std::ranges::count_if(jobs, is_over));
   if (jobs.size() < options_.max_jobs && finished < options_.max_finished_jobs) {
-    return "";
+    return nullptr;
   }
   const auto oldest = std::ranges::find_if(jobs, is_over);
   if (oldest == jobs.end()) {
     return absl::ResourceExhaustedError(
         fmt::format("{} jobs are unfinished, which is this coordinator's limit; cancel some or wait", jobs_.size()));
   }
-  return (*oldest)->name();
+  return *oldest;
 }
 
 absl::Status JobRequests::On(Now /*now*/, const PersistFailed& event) {
   if (undo_.has_value() && undo_->job == event.job) {
     jobs_.Remove(event.job);
+    if (undo_->kept != nullptr) {
+      jobs_.Rename(*undo_->kept, event.job);
+    }
     if (undo_->removed != nullptr) {
       jobs_.PutBack(std::move(undo_->removed));
     }
@@ -146,41 +169,44 @@ absl::Status JobRequests::On(Now /*now*/, const PersistFailed& event) {
 
 // --- Questions ----------------------------------------------------------------------------------------------------
 
-absl::StatusOr<v1::ListJobsResponse> JobRequests::On(Now /*now*/, const ListJobs& /*event*/) const {
+absl::StatusOr<v1::ListJobsResponse> JobRequests::On(Now /*now*/, const ListJobs& event) const {
   v1::ListJobsResponse response;
   for (const Job* job : jobs_.InOrder()) {
-    *response.add_jobs() = SummaryOf(*job);
+    if (event.all || !job->is_kept()) {
+      *response.add_jobs() = SummaryOf(*job);
+    }
   }
   return response;
 }
 
 absl::StatusOr<v1::GetJobResponse> JobRequests::On(Now /*now*/, const GetJob& event) const {
-  GP_ASSIGN_OR_RETURN(const Job* job, jobs_.Named(event.name));
+  GP_ASSIGN_OR_RETURN(const Job* job, jobs_.Named(event.name, event.run));
   v1::GetJobResponse response;
   *response.mutable_job() = DetailOf(*job);
   return response;
 }
 
 void JobRequests::On(Now /*now*/, const GetTrace& event) {
-  const absl::StatusOr<Job*> job = jobs_.Named(event.name);
+  const absl::StatusOr<Job*> job = jobs_.Named(event.name, event.run);
   if (!job.ok()) {
     outbox_.Reply(event.call, job.status());
   } else if (const auto& timelines = (*job)->iterations().timelines(); timelines.empty()) {
-    outbox_.Emit(LoadTimelines{event.name, event.call});
+    outbox_.Emit(LoadTimelines{(*job)->name(), event.call});
   } else {
     outbox_.Reply(event.call, TraceOf(**job, timelines));
   }
 }
 
 absl::StatusOr<v1::GetTraceResponse> JobRequests::On(Now /*now*/, const TimelinesLoaded& event) const {
-  GP_ASSIGN_OR_RETURN(const Job* job, jobs_.Named(event.job));
+  const RunName run = RunNameOf(event.job);
+  GP_ASSIGN_OR_RETURN(const Job* job, jobs_.Named(run.name, run.run));
   if (!event.timelines.ok()) {
     return absl::InternalError(event.timelines.status().message());
   }
   // Timelines of a plan that was made since are not stored yet.
   if (event.timelines->empty() || job->stored.timelines_void) {
     return absl::FailedPreconditionError(
-        fmt::format("there are no timelines of job {}: {}", event.job, WhyNoTimelines(*job)));
+        fmt::format("there are no timelines of {}: {}", DisplayName(run), WhyNoTimelines(*job)));
   }
   return TraceOf(*job, *event.timelines);
 }

@@ -2,8 +2,9 @@
 // are.
 //
 // Rules: a step that takes a job does nothing else, and its traces are removed when the store does not take the job; a
-// job takes the place of a finished one of its name alone, whose history is not dropped unasked; the oldest finished
-// job makes room.
+// job takes the place of a finished one of its name alone, and not unasked of one that has done something; that one is
+// kept as an earlier run of the name, unless its row in the store is damaged; the oldest finished job makes room, of a
+// name with too many runs its oldest.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -42,12 +43,14 @@ class JobRequests {
   // State that a submission has replaced.
   struct Undo {
     std::string job;
-    std::unique_ptr<Job> removed;  // of its name, or the oldest finished one
+    std::unique_ptr<Job> removed;  // to make room; the one of its name, if that is not kept
+    Job* kept = nullptr;           // of its name
     Watches::Ended watches;
   };
 
-  // Returns the finished job that a new one needs the place of; empty: there is place enough.
-  absl::StatusOr<std::string> JobToForget() const;
+  // Returns the finished job that a new one needs the place of; nullptr: there is place enough. `old`: the job of its
+  // name, which is kept unless it is the answer; may be null.
+  absl::StatusOr<Job*> JobToForget(Job* old) const;
 
   const CoordinatorOptions& options_;
   Outbox& outbox_;

@@ -26,11 +26,35 @@ Job* Jobs::Find(const std::string& name) const {
   return found == jobs_.end() ? nullptr : found->second.get();
 }
 
-absl::StatusOr<Job*> Jobs::Named(const std::string& name) const {
-  if (Job* job = Find(name); job != nullptr) {
+absl::StatusOr<Job*> Jobs::Named(const std::string& name, int64_t run) const {
+  const bool can_be = !IsKeptName(name);
+  if (Job* job = can_be ? Find(name) : nullptr; job != nullptr && (run == 0 || run == job->number())) {
     return job;
   }
-  return absl::NotFoundError(fmt::format("there is no job \"{}\"; `geopipectl get jobs` lists them", name));
+  if (Job* job = can_be && run > 0 ? Find(KeptName(name, run)) : nullptr; job != nullptr) {
+    return job;
+  }
+  return absl::NotFoundError(
+      run == 0 ? fmt::format("there is no job \"{}\"; `geopipectl get jobs` lists them", name)
+               : fmt::format("there is no run {} of job \"{}\", or it is kept no more; `geopipectl get jobs --all` "
+                             "lists those that are",
+                             run, name));
+}
+
+std::vector<Job*> Jobs::KeptOf(const std::string& name) const {
+  std::vector<Job*> kept;
+  const std::string prefix = name + "@";
+  for (auto job = jobs_.lower_bound(prefix); job != jobs_.end() && job->first.starts_with(prefix); ++job) {
+    kept.push_back(job->second.get());
+  }
+  std::ranges::sort(kept, {}, &Job::number);
+  return kept;
+}
+
+int64_t Jobs::NextNumber(const std::string& name) const {
+  const Job* latest = Find(name);
+  const std::vector<Job*> kept = KeptOf(name);
+  return 1 + std::max(latest == nullptr ? 0 : latest->number(), kept.empty() ? 0 : kept.back()->number());
 }
 
 Job* Jobs::OfRun(const std::string& name, uint64_t incarnation) const {
@@ -59,6 +83,9 @@ std::vector<Job*> Jobs::InOrder() const { return ValuesOf(by_sequence_); }
 std::vector<Job*> Jobs::Running() const { return ValuesOf(running_); }
 
 Job& Jobs::Add(std::unique_ptr<Job> job) {
+  if (job->number() == 0) {
+    job->detail.mutable_summary()->set_run(NextNumber(job->name()));
+  }
   job->sequence = next_sequence_++;
   by_sequence_[job->sequence] = job.get();
   return *(jobs_[job->name()] = std::move(job));
@@ -83,6 +110,13 @@ void Jobs::PutBack(std::unique_ptr<Job> job) {
   const std::string name = job->name();
   by_sequence_[job->sequence] = job.get();
   jobs_[name] = std::move(job);
+}
+
+void Jobs::Rename(Job& job, const std::string& name) {
+  auto entry = jobs_.extract(job.name());
+  job.detail.mutable_summary()->set_name(name);
+  entry.key() = name;
+  jobs_.insert(std::move(entry));
 }
 
 void Jobs::KeepPast(Job& job) {

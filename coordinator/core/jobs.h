@@ -1,5 +1,6 @@
-// The jobs that the coordinator keeps, by name: waiting, running and finished ones. All parts of the core find them
-// here; jobs come and go only by submission and at the coordinator's start.
+// The jobs that the coordinator keeps, by name: waiting, running and finished ones, among these earlier runs of names
+// (coordinator/core/run/kept_name.h). All parts of the core find them here; jobs come and go only by submission and at
+// the coordinator's start.
 #pragma once
 
 #include <absl/status/statusor.h>
@@ -23,8 +24,12 @@ class Jobs {
 
   // nullptr: there is none.
   Job* Find(const std::string& name) const;
-  // NotFound says how to list the jobs.
-  absl::StatusOr<Job*> Named(const std::string& name) const;
+  // The run of the name that a client asks for; 0: the latest. NotFound says how to list them.
+  absl::StatusOr<Job*> Named(const std::string& name, int64_t run = 0) const;
+  // Earlier runs of the name, ascending.
+  std::vector<Job*> KeptOf(const std::string& name) const;
+  // Number of the next job of the name.
+  int64_t NextNumber(const std::string& name) const;
   // The job whose live run has this incarnation; nullptr: the run is over.
   Job* OfRun(const std::string& name, uint64_t incarnation) const;
   // The job whose live run has this worker; nullptr: it is of another run, or of none.
@@ -37,11 +42,13 @@ class Jobs {
   std::vector<Job*> Running() const;
   size_t size() const { return jobs_.size(); }
 
-  // Adds the job as the latest one. REQUIRES: no other has its name.
+  // Adds the job as the latest one, and numbers it if it has no number. REQUIRES: no other has its name.
   Job& Add(std::unique_ptr<Job> job);
   std::unique_ptr<Job> Remove(const std::string& name);
   // Takes a removed job back in its place.
   void PutBack(std::unique_ptr<Job> job);
+  // The job is found under another name from now on. REQUIRES: it is over, and no other has that name.
+  void Rename(Job& job, const std::string& name);
 
   // Every run of a job begins here, and ends here by nullptr.
   void SetRun(Job& job, std::unique_ptr<JobRun> run);

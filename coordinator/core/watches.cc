@@ -21,7 +21,7 @@ const v1::EvaluationSummary* NextEvaluation(const Watches::Watch& watch, const J
 }  // namespace
 
 void Watches::On(Now /*now*/, const WatchStart& event) {
-  const absl::StatusOr<Job*> found = jobs_.Named(event.name);
+  const absl::StatusOr<Job*> found = jobs_.Named(event.name, event.run);
   if (!found.ok()) {
     outbox_.Emit(EndWatch{event.call, found.status()});
     return;
@@ -36,7 +36,7 @@ void Watches::On(Now /*now*/, const WatchStart& event) {
   // Iterations no longer kept are passed over: a late watcher gets what there is.
   const int64_t from = std::max<int64_t>(event.from_iteration, 0);
   const bool loading = job.stored.has_more && event.from_iteration < job.iterations().oldest();
-  watches_[event.call] = {.job = event.name,
+  watches_[event.call] = {.job = job.name(),
                           .next_transition = 0,
                           .from_iteration = from,
                           .next_iteration = loading ? from : std::max(from, job.iterations().oldest()),
@@ -45,7 +45,7 @@ void Watches::On(Now /*now*/, const WatchStart& event) {
                           .loading = loading,
                           .next_notice = job.notices.next()};
   if (loading) {
-    outbox_.Emit(LoadIterations{event.name});
+    outbox_.Emit(LoadIterations{job.name()});
   } else {
     Feed(event.call);
   }
@@ -73,7 +73,8 @@ Watches::Ended Watches::EndAll(const std::string& job) {
     if (entry.second.job != job) {
       return false;
     }
-    outbox_.Emit(EndWatch{entry.first, absl::AbortedError(fmt::format("job {} was replaced", job))});
+    outbox_.Emit(
+        EndWatch{entry.first, absl::AbortedError(fmt::format("{} was replaced", DisplayName(RunNameOf(job))))});
     ended.insert(entry);
     return true;
   });

@@ -62,6 +62,22 @@ TEST_CASE("jobs are counted by state, those of an earlier life too") {
   CHECK(jobs("PENDING") == 1);
 }
 
+TEST_CASE("earlier runs of a name do not count, and leave no series") {
+  MetricRegistry registry(MetricLabels{});
+  CoordinatorMetrics metrics(registry, {Job("a@1", v1::JOB_STATE_COMPLETED), Job("a@2", v1::JOB_STATE_COMPLETED),
+                                        Job("a", v1::JOB_STATE_COMPLETED)});
+  const auto jobs = [&](const std::string& state) {
+    return SeriesValue(registry.Text(), "geopipe_jobs", {{"state", state}});
+  };
+  CHECK(jobs("COMPLETED") == 1);
+  metrics.OnEffect(Finished("a", 0, 5.0));
+  metrics.OnEffect(PersistNewJob{Job("a", v1::JOB_STATE_PENDING).detail, {}, 1, "a@1", 0, "a@3"});
+  CHECK(jobs("COMPLETED") == 0);
+  CHECK(jobs("PENDING") == 1);
+  CHECK_FALSE(SeriesValue(registry.Text(), "geopipe_loss", {{"training_job", "a"}}).has_value());
+  CHECK(registry.Text().find("a@") == std::string::npos);
+}
+
 TEST_CASE("a job's figures follow its iterations and go when it is replaced") {
   MetricRegistry registry(MetricLabels{});
   CoordinatorMetrics metrics(registry, {});

@@ -1,6 +1,5 @@
 #include "coordinator/job_store.h"
 
-#include <sqlite3.h>
 #include <unistd.h>
 
 #include <catch2/catch.hpp>
@@ -9,64 +8,12 @@
 
 #include "coordinator/job_store_backup.h"
 #include "runtime/base/files.h"
+#include "tests/coordinator/job_stores.h"
 
 namespace geopipe {
 namespace {
 
 namespace fs = std::filesystem;
-
-struct Folder {
-  TempFolder folder = *TempFolder::Create("geopipe-store-");
-  std::string path() const { return (folder.path() / "jobs.sqlite").string(); }
-};
-
-v1::JobTransition Transition(v1::JobState state, const std::string& cause) {
-  v1::JobTransition transition;
-  transition.set_state(state);
-  transition.set_unix_time_ns(1'700'000'000'000'000'000);
-  transition.set_cause(cause);
-  return transition;
-}
-
-v1::JobDetail NewDetail(const std::string& name) {
-  v1::JobDetail detail;
-  detail.mutable_summary()->set_name(name);
-  detail.mutable_summary()->set_state(v1::JOB_STATE_PENDING);
-  detail.set_manifest("a job called " + name);
-  detail.mutable_run()->set_stop_after_iterations(7);
-  *detail.add_transitions() = Transition(v1::JOB_STATE_PENDING, "submitted");
-  return detail;
-}
-
-void Execute(const std::string& path, const char* sql) {
-  sqlite3* db = nullptr;
-  REQUIRE(sqlite3_open(path.c_str(), &db) == SQLITE_OK);
-  CHECK(sqlite3_exec(db, sql, nullptr, nullptr, nullptr) == SQLITE_OK);
-  sqlite3_close(db);
-}
-
-std::vector<v1::JobDetail> DetailsOf(JobStore& store) {
-  std::vector<v1::JobDetail> details;
-  const StoredState state = *store.Load();
-  for (const StoredJob& job : state.jobs) {
-    details.push_back(job.detail);
-  }
-  return details;
-}
-
-v1::IterationSummary SummaryOf(int64_t iteration, double loss) {
-  v1::IterationSummary summary;
-  summary.set_iteration(iteration);
-  summary.set_loss(loss);
-  return summary;
-}
-
-v1::IterationReport PartialOf(int64_t iteration, int32_t rank) {
-  v1::IterationReport report;
-  report.set_iteration(iteration);
-  report.set_rank(rank);
-  return report;
-}
 
 const std::vector<std::pair<v1::JobState, std::string>> kLife = {{v1::JOB_STATE_PROFILING, "devices are free"},
                                                                  {v1::JOB_STATE_PLANNING, "measured"},
@@ -404,32 +351,36 @@ TEST_CASE("a backup is the store of its moment, and is put back where nobody hol
   std::string backup;
   {
     auto store = *JobStore::Open(folder.path());
+    InsertFinished(*store, "old", 1);
+    InsertFinished(*store, "old", 2, "old@1");
     REQUIRE(store->InsertJob(NewDetail("tiny"), {}, "").ok());
     backup = *store->Backup(1'796'000'000'000'000'000);
     CHECK_THAT(backup, Catch::Contains("/backups/jobs-20261130T") && Catch::EndsWith(".sqlite"));
     REQUIRE(store->InsertJob(NewDetail("later"), {}, "").ok());
     CHECK(RestoreJobStore(backup, folder.path(), 1).status().code() == absl::StatusCode::kUnavailable);
-    CHECK(DetailsOf(*store).size() == 2);
+    CHECK(DetailsOf(*store).size() == 4);
   }
   const std::string name = (*(*JobStore::Open(folder.path()))->Load()).federation;
   SECTION("as it is") {
     const std::string aside = *RestoreJobStore(backup, folder.path(), 1'796'000'000'000'000'000);
     const StoredState state = *(*JobStore::Open(folder.path()))->Load();
-    REQUIRE(state.jobs.size() == 1);
+    REQUIRE(state.jobs.size() == 3);
+    CHECK(state.jobs[0].detail.summary().name() == "old@1");
+    CHECK_FALSE(state.jobs[0].damaged);
     CHECK(state.federation == name);
-    CHECK(DetailsOf(**JobStore::Open(aside)).size() == 2);
+    CHECK(DetailsOf(**JobStore::Open(aside)).size() == 4);
   }
   SECTION("over a store that is damaged") {
     std::ofstream(folder.path()) << std::string(5000, 'x');
     REQUIRE(RestoreJobStore(backup, folder.path(), 1).ok());
-    CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 1);
+    CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 3);
   }
   SECTION("not when a byte of it has changed") {
     std::fstream(backup, std::ios::in | std::ios::out | std::ios::binary).seekp(100).put('x');
     const absl::Status status = RestoreJobStore(backup, folder.path(), 1).status();
     CHECK(status.code() == absl::StatusCode::kDataLoss);
     CHECK_THAT(std::string(status.message()), Catch::Contains("is not what was written: its checksum is "));
-    CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 2);
+    CHECK(DetailsOf(**JobStore::Open(folder.path())).size() == 4);
   }
 }
 

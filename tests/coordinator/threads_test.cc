@@ -93,7 +93,7 @@ class Recorder final : public JobStore, public AgentStreams, public ControlCalls
   absl::StatusOr<StoredState> Load() override { return StoredState(); }
   absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override { return now_unix_ns; }
   absl::Status InsertJob(const v1::JobDetail& /*detail*/, const v1::JobRecord& /*record*/, std::string_view /*forget*/,
-                         int64_t /*keep_below*/) override {
+                         int64_t /*keep_below*/, std::string_view /*keep_as*/) override {
     return Note("insert");
   }
   absl::Status AddTransition(std::string_view /*job*/, int64_t /*sequence*/, const v1::JobTransition& transition,

@@ -74,8 +74,8 @@ TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator
   // Its name cannot be taken by mistake.
   CHECK_THAT(
       h.Refusal({"apply", "-f", ten}),
-      Catch::Contains("job q is COMPLETED with 10 iterations done, whose history this would drop: go on from its "
-                      "checkpoint of iteration 10 with --resume, drop it with --replace"));
+      Catch::Contains("job q is COMPLETED with 10 iterations done, whose name this would take: go on from its "
+                      "checkpoint of iteration 10 with --resume, begin anew with --replace"));
   CHECK_THAT(h.Refusal({"apply", "-f", ten, "--replace"}), Catch::Contains("has checkpoints of job q"));
   CHECK(h.CurveOf("q").size() == 10);
 

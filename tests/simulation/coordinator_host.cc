@@ -62,6 +62,7 @@ StoredState Disk::Load() const {
 }
 
 void Disk::Append(const JobProgress& progress) {
+  rules_.OnWritten(progress.job);
   StoredJob* job = Find(progress.job);
   if (job == nullptr) {
     world_.Break(fmt::format("progress of job {} is stored, which is not", progress.job));
@@ -187,16 +188,22 @@ absl::StatusOr<uint64_t> CoordinatorLife::NextIncarnation(int64_t now_unix_ns) {
 }
 
 absl::Status CoordinatorLife::InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record,
-                                        std::string_view forget, int64_t keep_below) {
+                                        std::string_view forget, int64_t keep_below, std::string_view keep_as) {
   Effect();
   if (disk_.full) {
     return Full();
   }
   StoredJob inserted;
-  if (const StoredJob* old = disk_.Find(detail.summary().name()); old != nullptr && keep_below > 0) {
+  StoredJob* const old = disk_.Find(detail.summary().name());
+  if (old != nullptr && keep_below > 0) {
     inserted.iterations = old->iterations;
     std::erase_if(inserted.iterations, [&](const auto& each) { return each.iteration() >= keep_below; });
     inserted.next_iteration = std::min(old->next_iteration, keep_below);
+  }
+  disk_.rules().OnReplaced(old, keep_as, disk_.jobs);
+  if (!keep_as.empty()) {
+    old->detail.mutable_summary()->set_name(std::string(keep_as));
+    old->partial.clear();
   }
   std::erase_if(disk_.jobs, [&](const StoredJob& job) {
     return job.detail.summary().name() == detail.summary().name() || job.detail.summary().name() == forget;
@@ -217,6 +224,7 @@ absl::Status CoordinatorLife::AddTransition(std::string_view job, int64_t sequen
   if (disk_.full) {
     return Full();
   }
+  disk_.rules().OnWritten(job);
   StoredJob& stored = *disk_.Find(job);
   v1::JobDetail& detail = stored.detail;
   if (!MayFollow(detail.summary().state(), transition.state()) || sequence != detail.transitions_size()) {
@@ -256,6 +264,7 @@ absl::Status CoordinatorLife::SetRecord(std::string_view job, const v1::JobRecor
   if (disk_.full) {
     return Full();
   }
+  disk_.rules().OnWritten(job);
   StoredJob& stored = *disk_.Find(job);
   const bool recovers = stored.detail.summary().state() == v1::JOB_STATE_RECOVERING;
   if (recovers && outcome != nullptr && LossesOf(*outcome) > LossesOf(stored.detail) && disk_.on_recovering) {

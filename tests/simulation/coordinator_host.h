@@ -85,7 +85,7 @@ class CoordinatorLife final : public JobStore,
   absl::StatusOr<StoredState> Load() override { return disk_.Load(); }
   absl::StatusOr<uint64_t> NextIncarnation(int64_t now_unix_ns) override;
   absl::Status InsertJob(const v1::JobDetail& detail, const v1::JobRecord& record, std::string_view forget,
-                         int64_t keep_below) override;
+                         int64_t keep_below, std::string_view keep_as) override;
   absl::Status AddTransition(std::string_view job, int64_t sequence, const v1::JobTransition& transition,
                              const v1::JobDetail* outcome, const v1::JobRecord* record,
                              const JobProgress* progress) override;

@@ -7,6 +7,7 @@
 //     watcher once;
 //   - every evaluation is told once, in order, with its loss, or as lost where a worker was;
 //   - what was acknowledged to the user is there after any restart, and a pause comes about;
+//   - jobs of a name are numbered one after the other, and an earlier one is kept and never written again;
 //   - at most one worker runs on a device, and none outlives its right to run;
 //   - no link of a site is probed on which a job has workers;
 //   - a job fails only for a cause, and one that is cancelled with a checkpoint has all of its work in it;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 
+#include "coordinator/core/run/kept_name.h"
 #include "runtime/manifest/job_manifest.h"
 
 namespace geopipe::simulation {
@@ -40,8 +41,32 @@ const v1::CheckpointSummary* FindSame(const v1::JobDetail& detail, const v1::Che
 
 void StoreRules::OnInsert(const v1::JobDetail& job, const std::string& path) {
   const std::string& name = job.summary().name();
-  applied_[name] = {.path = path, .moves_ns = {}};
+  const int64_t number = applied_[name].number + 1;
+  if (job.summary().run() != number) {
+    world_.Break(fmt::format("job {} is applied for the {}th time, as its run {}", name, number, job.summary().run()));
+  }
+  applied_[name] = {.path = path, .number = number, .moves_ns = {}};
   ledger_.OnApplied(name, job.run().resume());
+}
+
+// A job whose name is taken is over, and kept under its number.
+void StoreRules::OnReplaced(const StoredJob* old, std::string_view keep_as, const std::vector<StoredJob>& jobs) {
+  if (old == nullptr) {
+    return;
+  }
+  const v1::JobSummary& summary = old->detail.summary();
+  const bool is_taken =
+      std::ranges::any_of(jobs, [&](const StoredJob& job) { return job.detail.summary().name() == keep_as; });
+  if (!IsFinal(summary.state()) || keep_as != KeptName(summary.name(), summary.run()) || is_taken) {
+    world_.Break(fmt::format("job {} is replaced: its run {}, which is {}, is kept as {}", summary.name(),
+                             summary.run(), JobStateName(summary.state()), std::string(keep_as)));
+  }
+}
+
+void StoreRules::OnWritten(std::string_view job) {
+  if (IsKeptName(job)) {
+    world_.Break(fmt::format("{} is written, which is final for ever", DisplayName(RunNameOf(job))));
+  }
 }
 
 int64_t StoreRules::FirstOf(const std::string& job) const {

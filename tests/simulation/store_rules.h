@@ -6,6 +6,7 @@
 #include <map>
 #include <set>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -23,6 +24,10 @@ class StoreRules {
 
   // `path`: of the job's checkpoints; empty: it has none.
   void OnInsert(const v1::JobDetail& job, const std::string& path);
+  // Another job takes the name of `old`, which is kept under `keep_as`; null: no job has the name.
+  void OnReplaced(const StoredJob* old, std::string_view keep_as, const std::vector<StoredJob>& jobs);
+  // Something of the job is about to be written.
+  void OnWritten(std::string_view job);
   // True when a worker of the job was lost, whether or not the coordinator had to start another.
   bool LostWorker(const std::string& job) const { return ledger_.LostWorker(job); }
   // The iteration that the job begins with, as it was applied last.
@@ -42,6 +47,7 @@ class StoreRules {
   // A job as it was applied last.
   struct Applied {
     std::string path;
+    int64_t number = 0;  // of all that were applied under the name
     uint64_t run = 0;    // the latest
     uint64_t epoch = 0;  // the latest, and which run's
     uint64_t epoch_run = 0;

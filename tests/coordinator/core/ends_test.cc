@@ -60,7 +60,7 @@ void FailToSave(Federation& f, uint64_t epoch, int64_t iteration) {
   f.Answer("east", report);
 }
 
-TEST_CASE("a finished job's history is dropped for nobody who does not ask for it, and for nothing that cannot begin") {
+TEST_CASE("a finished job's name is taken for nobody who does not ask for it, and for nothing that cannot begin") {
   Federation f = Cancelled();
   const auto refused = [&](const JobSpec& job, RunOptions run, bool replace) {
     f.Step(ApplyJob{f.next_call++, job, run, replace});
@@ -73,15 +73,17 @@ TEST_CASE("a finished job's history is dropped for nobody who does not ask for i
   RunOptions resume;
   resume.resume = true;
   CHECK(refused(f.job, {}, false) ==
-        "job tiny is CANCELLED with 3 iterations done, whose history this would drop: go on from its checkpoint of "
-        "iteration 2 with --resume, drop it with --replace, or give this one another name");
+        "job tiny is CANCELLED with 3 iterations done, whose name this would take: go on from its checkpoint of "
+        "iteration 2 with --resume, begin anew with --replace, which keeps that one as run 1, or give this one another "
+        "name");
   CHECK(refused(f.job, {}, true) ==
         "checkpoint.path /ckpt has checkpoints of job tiny, the newest of iteration 2, and a job that begins anew does "
         "not write among them: go on from it with --resume, or give this one another checkpoint.path");
   JobSpec elsewhere = f.job;
   elsewhere.checkpoint.path = "/other";
-  CHECK_THAT(refused(elsewhere, resume, false),
-             Catch::EndsWith("drop it with --replace, or give this one another name"));
+  CHECK_THAT(
+      refused(elsewhere, resume, false),
+      Catch::EndsWith("begin anew with --replace, which keeps that one as run 1, or give this one another name"));
   JobSpec shorter = f.job;
   shorter.training.iterations = 2;
   CHECK(refused(shorter, resume, false) ==
@@ -95,7 +97,7 @@ TEST_CASE("a finished job's history is dropped for nobody who does not ask for i
   CHECK(f.broken == "");
 }
 
-TEST_CASE("a job that never did anything has no history to drop") {
+TEST_CASE("the name of a job that never did anything is free") {
   Federation f;
   f.DriveTo(v1::JOB_STATE_PLANNING);
   Cancel(f, false);

@@ -207,6 +207,9 @@ void Federation::Store(const Effect& effect) {
         std::erase_if(inserted.iterations, [&](const auto& each) { return each.iteration() >= created->keep_below; });
         inserted.next_iteration = std::min(old->next_iteration, created->keep_below);
       }
+      if (!created->keep_as.empty()) {
+        find(created->detail.summary().name())->detail.mutable_summary()->set_name(created->keep_as);
+      }
       std::erase_if(stored_, [&](const StoredJob& job) {
         return job.detail.summary().name() == created->detail.summary().name() ||
                job.detail.summary().name() == created->forget;
