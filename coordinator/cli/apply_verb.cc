@@ -59,12 +59,12 @@ absl::StatusOr<std::vector<Request>> ReadRequests(const std::string& job_path, c
   return requests;
 }
 
-// Says which finished job has given its place to this one.
+// Says which finished job has given its name to this one.
 void SayReplaced(v1::JobState before, const v1::JobSummary& job) {
-  PrintErr("note: this takes the place of the job {} that was {}, {}\n", job.name(), JobStateName(before),
+  PrintErr("note: this is run {} of job {}; the run before was {}{}\n", job.run(), job.name(), JobStateName(before),
            job.iterations_done() > 0
-               ? fmt::format("and goes on from it: its iterations up to {} are kept", job.iterations_done())
-               : "and of its history");
+               ? fmt::format(", and this one goes on from it: it has its iterations up to {}", job.iterations_done())
+               : fmt::format(", see geopipectl describe {} --run {}", job.name(), job.run() - 1));
 }
 
 Json ToJson(const v1::JobSummary& job) { return {{"name", job.name()}, {"state", JobStateName(job.state())}}; }
@@ -145,8 +145,10 @@ absl::StatusOr<int> RunApply(std::span<const std::string> arguments) {
                 "Submits a job, or all of a file, to the coordinator; they are durable when this returns.");
   flags.AddPath("file,f", &job_path, "JOB.yaml",
                 "Job file ('geopipectl explain job'); lines of --- part several jobs.");
-  flags.Add("replace", &replace,
-            "Drop a finished job of this name and its history; without it such a job is kept and this one refused.");
+  flags.Add(
+      "replace", &replace,
+      "Begin anew under the name of a finished job, which stays as an earlier run (get jobs --all); without it this "
+      "one is refused.");
   run.Register(flags);
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json", "yaml"});

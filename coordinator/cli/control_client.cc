@@ -107,22 +107,26 @@ absl::StatusOr<v1::JobSummary> ControlClient::ApplyJob(const v1::ApplyJobRequest
   return std::move(*response.mutable_job());
 }
 
-absl::StatusOr<v1::ListJobsResponse> ControlClient::ListJobs() {
-  return stub_->Call(&v1::ControlService::Stub::ListJobs, v1::ListJobsRequest());
+absl::StatusOr<v1::ListJobsResponse> ControlClient::ListJobs(bool all) {
+  v1::ListJobsRequest request;
+  request.set_all(all);
+  return stub_->Call(&v1::ControlService::Stub::ListJobs, request);
 }
 
-absl::StatusOr<v1::JobDetail> ControlClient::GetJob(const std::string& name) {
+absl::StatusOr<v1::JobDetail> ControlClient::GetJob(const std::string& name, int64_t run) {
   GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::GetJobRequest request;
   request.set_name(name);
+  request.set_run(run);
   GP_ASSIGN_OR_RETURN(auto response, stub_->Call(&v1::ControlService::Stub::GetJob, request));
   return std::move(*response.mutable_job());
 }
 
-absl::StatusOr<v1::GetTraceResponse> ControlClient::GetTrace(const std::string& name) {
+absl::StatusOr<v1::GetTraceResponse> ControlClient::GetTrace(const std::string& name, int64_t run) {
   GP_RETURN_IF_ERROR(CheckJobName(name));
   v1::GetTraceRequest request;
   request.set_name(name);
+  request.set_run(run);
   return stub_->Call(&v1::ControlService::Stub::GetTrace, request);
 }
 
@@ -216,6 +220,7 @@ absl::Status ControlClient::WatchOnce(const std::string& name, Told& told,
   }
   v1::WatchJobRequest request;
   request.set_name(name);
+  request.set_run(told.run);
   request.set_from_iteration(told.from_iteration);
   const auto reader = stub_->grpc->WatchJob(&context, request);
   v1::WatchJobResponse event;
@@ -261,12 +266,12 @@ absl::Status ControlClient::WatchOnce(const std::string& name, Told& told,
 
 absl::Status ControlClient::WatchJob(const std::string& name, int64_t from_iteration,
                                      const std::function<bool(const v1::WatchJobResponse&)>& on_event,
-                                     const Redial* redial) {
+                                     const Redial* redial, int64_t run) {
   constexpr int64_t kFirstDelayNs = 250'000'000;
   constexpr int64_t kMaxDelayNs = 10'000'000'000;
   const Clock& clock = Clock::Real();
   SplitMix64 jitter(static_cast<uint64_t>(clock.UnixNowNs()));
-  Told told{.from_iteration = from_iteration};
+  Told told{.run = run, .from_iteration = from_iteration};
   int32_t failures = 0;
   int64_t lost_ns = 0;
   const auto heard = [&](const v1::WatchJobResponse& event) {

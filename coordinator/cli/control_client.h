@@ -32,9 +32,11 @@ class ControlClient {
 
   absl::StatusOr<v1::GetVersionResponse> GetVersion();
   absl::StatusOr<v1::JobSummary> ApplyJob(const v1::ApplyJobRequest& request);
-  absl::StatusOr<v1::ListJobsResponse> ListJobs();
-  absl::StatusOr<v1::JobDetail> GetJob(const std::string& name);
-  absl::StatusOr<v1::GetTraceResponse> GetTrace(const std::string& name);
+  // `all`: earlier runs that are kept, too.
+  absl::StatusOr<v1::ListJobsResponse> ListJobs(bool all = false);
+  // `run` of the name, here and below; 0: the latest.
+  absl::StatusOr<v1::JobDetail> GetJob(const std::string& name, int64_t run = 0);
+  absl::StatusOr<v1::GetTraceResponse> GetTrace(const std::string& name, int64_t run = 0);
   // `checkpoint`: the job ends with a checkpoint (CancelJobRequest).
   absl::StatusOr<v1::CancelJobResponse> CancelJob(const std::string& name, const std::string& reason,
                                                   bool checkpoint = false);
@@ -60,15 +62,16 @@ class ControlClient {
   // the server is lost, where it is not dialled again.
   absl::Status WatchJob(const std::string& name, int64_t from_iteration,
                         const std::function<bool(const v1::WatchJobResponse&)>& on_event,
-                        const Redial* redial = nullptr);
+                        const Redial* redial = nullptr, int64_t run = 0);
   // Any thread: ends a WatchJob under way.
   void StopWatching();
 
  private:
   struct Stub;  // keeps gRPC out of what includes this
 
-  // Keeps what a watch has told, over all its streams.
+  // Keeps what a watch is about, and has told, over all its streams.
   struct Told {
+    int64_t run = 0;             // of the name
     int64_t from_iteration = 0;  // not yet
     int64_t transitions = 0;
     int64_t evaluation = -1;  // the last

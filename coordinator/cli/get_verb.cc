@@ -2,12 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "coordinator/cli/asked_cluster.h"
 #include "coordinator/cli/control_client.h"
+#include "coordinator/cli/jobs/job_list.h"
 #include "coordinator/cli/render/format.h"
 #include "coordinator/cli/render/plan_output.h"
 #include "coordinator/cli/sites/link_output.h"
@@ -30,51 +31,28 @@ struct Listing {
   std::string below = "";  // the table
 };
 
-std::string LossText(const v1::JobSummary& job) {
-  return job.has_last_loss() ? fmt::format("{:.4f}", job.last_loss()) : "-";
-}
+// The jobs that a list shows, and how.
+struct Wanted {
+  std::string name;  // empty: all
+  bool wide = false;
+  bool all = false;  // earlier runs of names, too
+  int64_t run = 0;   // of the name; 0: not asked for
+};
 
-// Time since the job was submitted, by this machine's clock.
-std::string AgeOf(const v1::JobSummary& job) {
-  return HumanAge(std::max<int64_t>(0, Clock::Real().UnixNowNs() - job.created_unix_time_ns()));
-}
-
-absl::StatusOr<Listing> ListJobs(ControlClient& client, std::string_view name, bool wide) {
-  GP_ASSIGN_OR_RETURN(const v1::ListJobsResponse response, client.ListJobs());
-  std::vector<std::string> headings{"NAME", "STATE", "ITERATION", "LOSS", "AGE"};
-  if (wide) {
-    headings.insert(headings.end(), {"EPOCH", "CAUSE"});
-  }
-  Listing listing{.table = Table(headings)};
-  for (const v1::JobSummary& job : response.jobs()) {
-    if (!name.empty() && job.name() != name) {
-      continue;
-    }
-    std::vector<std::string> row{job.name(), JobStateName(job.state()).data(),
-                                 fmt::format("{}/{}", job.iterations_done(), job.iterations_total()), LossText(job),
-                                 AgeOf(job)};
-    if (wide) {
-      row.insert(row.end(), {fmt::format("{}", job.epoch()), job.cause()});
-    }
-    listing.table.AddRow(std::move(row));
-    Json item{{"name", job.name()},
-              {"state", JobStateName(job.state())},
-              {"cause", job.cause()},
-              {"epoch", job.epoch()},
-              {"iterations_done", job.iterations_done()},
-              {"iterations_total", job.iterations_total()},
-              {"created_unix_time_ns", job.created_unix_time_ns()},
-              {"last_loss", nullptr},
-              {"trouble", job.trouble().empty() ? Json(nullptr) : Json(job.trouble())}};
-    if (!job.trouble().empty()) {
-      listing.below += fmt::format("warning: job {}: {}\n", job.name(), job.trouble());
-    }
-    if (job.has_last_loss()) {
-      item["last_loss"] = job.last_loss();
-    }
-    listing.json.push_back(std::move(item));
-  }
-  return listing;
+absl::StatusOr<Listing> ListJobs(ControlClient& client, const Wanted& wanted) {
+  const bool shows_runs = wanted.all || wanted.run > 0;
+  GP_ASSIGN_OR_RETURN(v1::ListJobsResponse response, client.ListJobs(shows_runs));
+  auto& jobs = *response.mutable_jobs();
+  jobs.erase(std::remove_if(jobs.begin(), jobs.end(),
+                            [&](const v1::JobSummary& job) {
+                              return (!wanted.name.empty() && job.name() != wanted.name) ||
+                                     (wanted.run > 0 && job.run() != wanted.run);
+                            }),
+             jobs.end());
+  return Listing{
+      .table = JobTableOf(response, {.shows_runs = shows_runs, .wide = wanted.wide}, Clock::Real().UnixNowNs()),
+      .json = JobsToJson(response),
+      .below = JobTroubles(response)};
 }
 
 absl::StatusOr<Listing> ListSites(ControlClient& client, std::string_view name, bool wide) {
@@ -127,19 +105,18 @@ absl::StatusOr<Listing> ListPlans(ControlClient& client, std::string_view name) 
   return listing;
 }
 
-absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& what, const std::string& name,
-                                    bool wide) {
+absl::StatusOr<Listing> MakeListing(ControlClient& client, const std::string& what, const Wanted& wanted) {
   if (what == "jobs") {
-    return ListJobs(client, name, wide);
+    return ListJobs(client, wanted);
   }
   if (what == "sites") {
-    return ListSites(client, name, wide);
+    return ListSites(client, wanted.name, wanted.wide);
   }
   if (what == "links") {
-    return ListLinks(client, name, wide);
+    return ListLinks(client, wanted.name, wanted.wide);
   }
   if (what == "plans") {
-    return ListPlans(client, name);
+    return ListPlans(client, wanted.name);
   }
   return absl::InvalidArgumentError(fmt::format("cannot list '{}': jobs, sites, links or plans", what));
 }
@@ -160,11 +137,14 @@ absl::StatusOr<int> PrintTopology(ControlClient& client, const std::string& what
 absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string what;
-  std::string name;
+  Wanted wanted;
+  std::optional<int64_t> asked_run;
   FlagSet flags("geopipectl get",
                 "Lists what the coordinator knows; 'get sites -o topology' writes a topology file for plan.");
   flags.AddPositional("jobs|sites|links|plans", &what, true, "What to list.");
-  flags.AddPositional("NAME", &name, false, "Only this job or site; for links, only those of this site.");
+  flags.AddPositional("NAME", &wanted.name, false, "Only this job or site; for links, only those of this site.");
+  flags.Add("all", &wanted.all, "Of jobs, also earlier runs of names that were applied again.");
+  AddRunFlag(flags, &asked_run);
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "wide", "json", "yaml", "topology"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
@@ -173,15 +153,27 @@ absl::StatusOr<int> RunGet(std::span<const std::string> arguments) {
   for (const std::string_view kind : {"jobs", "sites", "links", "plans"}) {
     what = what == kind.substr(0, kind.size() - 1) ? kind : what;  // get job NAME
   }
+  GP_ASSIGN_OR_RETURN(wanted.run, RunOf(asked_run));
+  if (what != "jobs" && (wanted.all || wanted.run > 0)) {
+    return absl::InvalidArgumentError(
+        fmt::format("only jobs have runs: use --all and --run with 'get jobs', not with 'get {}'", what));
+  }
+  if (wanted.run > 0 && wanted.name.empty()) {
+    return absl::InvalidArgumentError("--run needs the job's name: geopipectl get job NAME --run N");
+  }
   ControlClient client(common.server, common.timeout_ns);
   if (common.output == OutputFormat::kTopology) {
-    return PrintTopology(client, what, name, common.server);
+    return PrintTopology(client, what, wanted.name, common.server);
   }
-  const bool wide = common.output == OutputFormat::kWide;
-  GP_ASSIGN_OR_RETURN(const Listing listing, MakeListing(client, what, name, wide));
-  if (!name.empty() && listing.json.empty()) {
-    return OrFailed(
-        absl::NotFoundError(fmt::format("there are no {} of '{}'; `geopipectl get {}` lists all", what, name, what)));
+  wanted.wide = common.output == OutputFormat::kWide;
+  GP_ASSIGN_OR_RETURN(const Listing listing, MakeListing(client, what, wanted));
+  if (!wanted.name.empty() && listing.json.empty()) {
+    return OrFailed(absl::NotFoundError(
+        wanted.run > 0
+            ? fmt::format("there is no run {} of job '{}', or it is kept no more; `geopipectl get jobs --all` "
+                          "lists those that are",
+                          wanted.run, wanted.name)
+            : fmt::format("there are no {} of '{}'; `geopipectl get {}` lists all", what, wanted.name, what)));
   }
   if (common.output == OutputFormat::kJson || common.output == OutputFormat::kYaml) {
     PrintDocument(listing.json, common.output);

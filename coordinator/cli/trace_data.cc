@@ -79,8 +79,8 @@ absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response) {
   return data;
 }
 
-absl::StatusOr<std::optional<ComparedRun>> CompareRun(ControlClient& client, const std::string& name) {
-  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name);
+absl::StatusOr<std::optional<ComparedRun>> CompareRun(ControlClient& client, const std::string& name, int64_t run) {
+  const absl::StatusOr<v1::GetTraceResponse> response = client.GetTrace(name, run);
   if (absl::IsFailedPrecondition(response.status())) {
     return std::nullopt;
   }

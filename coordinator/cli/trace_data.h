@@ -29,12 +29,13 @@ struct TraceData {
 // Errors are those of the parts' conversion.
 absl::StatusOr<TraceData> TraceDataOf(const v1::GetTraceResponse& response);
 
-// A job's measurements beside the prediction of its plan; nullopt as long as there is no iteration to compare.
+// A job's measurements beside the prediction of its plan; nullopt as long as there is no iteration to compare. `run`:
+// of the name; 0: the latest.
 struct ComparedRun {
   TraceData data;
   PlanComparison comparison;
 };
-absl::StatusOr<std::optional<ComparedRun>> CompareRun(ControlClient& client, const std::string& name);
+absl::StatusOr<std::optional<ComparedRun>> CompareRun(ControlClient& client, const std::string& name, int64_t run = 0);
 
 // Chrome trace event format: the latest measured iteration, and below it the predicted one. Errors are Simulate's.
 absl::StatusOr<std::string> TraceJson(const TraceData& data);

@@ -133,6 +133,16 @@ absl::Status CheckJobName(std::string_view name) {
                                fmt::format("'{}' is no job's name, which has {}", Excerpt(name), kJobNameRule));
 }
 
+void AddRunFlag(FlagSet& flags, std::optional<int64_t>* run) {
+  flags.Add("run", run, "N", "An earlier run of this name, of those that 'geopipectl get jobs --all' lists.");
+}
+
+absl::StatusOr<int64_t> RunOf(const std::optional<int64_t>& run) {
+  return run.value_or(1) >= 1
+             ? absl::StatusOr<int64_t>(run.value_or(0))
+             : absl::InvalidArgumentError(fmt::format("--run {}: the runs of a name are counted from 1", *run));
+}
+
 std::vector<std::string> Split(std::string_view text, char separator) {
   std::vector<std::string> parts;
   while (true) {

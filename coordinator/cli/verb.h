@@ -70,6 +70,11 @@ absl::Status CheckOneStandardInput(std::initializer_list<std::string_view> paths
 // InvalidArgument shows the beginning of a name that no job can have.
 absl::Status CheckJobName(std::string_view name);
 
+// --run N of a verb that can show an earlier run of a job's name; 0: the latest.
+void AddRunFlag(FlagSet& flags, std::optional<int64_t>* run);
+// InvalidArgument for a run that there cannot be.
+absl::StatusOr<int64_t> RunOf(const std::optional<int64_t>& run);
+
 // "a,b" to {"a", "b"}, "" to {""}.
 std::vector<std::string> Split(std::string_view text, char separator);
 

@@ -44,14 +44,14 @@ Json ToJson(const v1::WatchJobResponse& event) {
 // Prints the largest deviation of measurement from plan whenever another one takes its place.
 class DeviationTeller {
  public:
-  DeviationTeller(ControlClient& client, std::string job, bool as_json)
-      : client_(client), job_(std::move(job)), as_json_(as_json) {}
+  DeviationTeller(ControlClient& client, std::string job, int64_t run, bool as_json)
+      : client_(client), job_(std::move(job)), run_(run), as_json_(as_json) {}
 
   void OnIteration(int64_t iteration) {
     if (iteration % kEvery != kEvery - 1) {
       return;
     }
-    const absl::StatusOr<std::optional<ComparedRun>> compared = CompareRun(client_, job_);
+    const absl::StatusOr<std::optional<ComparedRun>> compared = CompareRun(client_, job_, run_);
     if (!compared.ok() || !compared->has_value()) {
       return;  // there is no timeline yet, or the watch itself will say what is wrong
     }
@@ -84,6 +84,7 @@ class DeviationTeller {
 
   ControlClient& client_;
   const std::string job_;
+  const int64_t run_;
   const bool as_json_;
   std::optional<Key> told_;
 };
@@ -102,8 +103,8 @@ std::string LineOf(const v1::WatchJobResponse& event, const v1::JobDetail& detai
 }
 
 // The job's end as the watch has told it, where the coordinator does not answer any more.
-v1::JobSummary EndOf(ControlClient& client, const std::string& name, const v1::JobTransition& last) {
-  if (const absl::StatusOr<v1::JobDetail> ended = client.GetJob(name); ended.ok()) {
+v1::JobSummary EndOf(ControlClient& client, const std::string& name, int64_t run, const v1::JobTransition& last) {
+  if (const absl::StatusOr<v1::JobDetail> ended = client.GetJob(name, run); ended.ok()) {
     return ended->summary();
   }
   v1::JobSummary summary;
@@ -119,12 +120,14 @@ absl::StatusOr<int> RunWatch(std::span<const std::string> arguments) {
   CommonFlags common;
   std::string name;
   int64_t from_iteration = 0;
+  std::optional<int64_t> asked_run;
   FlagSet flags(
       "geopipectl watch",
       "Follows a job until it has ended; exits 0 when it has completed. A coordinator that does not answer any "
       "more is dialled again, for as long as --timeout says if it is given, and else until Ctrl-C.");
   flags.AddPositional("JOB", &name, true, "Name of the job.");
   flags.Add("from", &from_iteration, "N", "First iteration to show.");
+  AddRunFlag(flags, &asked_run);
   common.AddServer(flags);
   common.AddFormat(flags, {"table", "json"});
   if (const auto exit_code = ParseVerbFlags(flags, arguments)) {
@@ -133,12 +136,13 @@ absl::StatusOr<int> RunWatch(std::span<const std::string> arguments) {
   if (from_iteration < 0) {
     return absl::InvalidArgumentError(fmt::format("--from {}: iterations are counted from 0", from_iteration));
   }
+  GP_ASSIGN_OR_RETURN(const int64_t run, RunOf(asked_run));
   ControlClient client(common.server, common.timeout_ns);
-  GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name));
+  GP_ASSIGN_OR_RETURN(const v1::JobDetail detail, client.GetJob(name, run));
   GP_ASSIGN_OR_RETURN(const JobSpec job, OrFailed(ParseManifest(detail.manifest())));
   v1::JobTransition last;
   ControlClient asking(common.server, common.timeout_ns);
-  DeviationTeller deviation(asking, name, common.output == OutputFormat::kJson);
+  DeviationTeller deviation(asking, name, run, common.output == OutputFormat::kJson);
   const ControlClient::Redial redial{.give_up_after_ns = flags.given("timeout") ? common.timeout_ns : 0,
                                      .on_lost =
                                          [&](const absl::Status& why) {
@@ -158,13 +162,13 @@ absl::StatusOr<int> RunWatch(std::span<const std::string> arguments) {
         }
         return FlushOutput().ok();
       },
-      &redial);
+      &redial, run);
   if (!FlushOutput().ok()) {
     return kExitFailed;  // nobody sees what goes on; main says why
   }
   GP_RETURN_IF_ERROR(status);
   return last.state() == v1::JOB_STATE_COMPLETED ? absl::StatusOr<int>(kExitOk)
-                                                 : NotCompleted(EndOf(client, name, last));
+                                                 : NotCompleted(EndOf(client, name, run, last));
 }
 
 }  // namespace geopipe

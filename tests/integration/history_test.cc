@@ -56,6 +56,13 @@ class History {
     }
     return iterations;
   }
+  std::vector<double> LossesOf(const std::string& name, int64_t run) const {
+    std::vector<double> losses;
+    for (const v1::IterationSummary& each : Required(federation->Curve(name, run))) {
+      losses.push_back(each.loss());
+    }
+    return losses;
+  }
   void Restart() const {
     federation->KillCoordinator();
     REQUIRE(federation->StartCoordinator().ok());
@@ -72,10 +79,9 @@ TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator
   REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kHistoryLimitNs).ok());
 
   // Its name cannot be taken by mistake.
-  CHECK_THAT(
-      h.Refusal({"apply", "-f", ten}),
-      Catch::Contains("job q is COMPLETED with 10 iterations done, whose name this would take: go on from its "
-                      "checkpoint of iteration 10 with --resume, begin anew with --replace"));
+  CHECK_THAT(h.Refusal({"apply", "-f", ten}),
+             Catch::Contains("job q is COMPLETED with 10 iterations done, whose name this would take: go on from its "
+                             "checkpoint of iteration 10 with --resume, begin anew with --replace"));
   CHECK_THAT(h.Refusal({"apply", "-f", ten, "--replace"}), Catch::Contains("has checkpoints of job q"));
   CHECK(h.CurveOf("q").size() == 10);
 
@@ -101,6 +107,48 @@ TEST_CASE("nothing of a job is lost by a command or a restart of the coordinator
   const std::string errors = h.Refusal({"cancel", "q", "nope", "nor"});
   CHECK_THAT(errors, Catch::Contains("job q is already COMPLETED") && Catch::Contains("there is no job \"nope\"") &&
                          Catch::Contains("there is no job \"nor\""));
+}
+
+TEST_CASE("a job that is applied three times is there three times, after a restart of the coordinator, too") {
+  History h;
+  const auto train = [&](int64_t iterations, bool resume) {
+    std::vector<std::string> apply{"apply", "-f", h.Job("q", iterations)};
+    if (resume) {
+      apply.emplace_back("--resume");
+    }
+    h.Ask(apply);
+    REQUIRE(h.federation->AwaitState("q", v1::JOB_STATE_COMPLETED, kHistoryLimitNs).ok());
+  };
+  train(5, false);
+  const v1::JobDetail first = Required(h.federation->control().GetJob("q"));
+  train(8, true);
+  const std::vector<double> losses = h.LossesOf("q", 0);
+  train(10, true);
+  h.Restart();
+
+  CHECK_THAT(h.Ask({"get", "jobs", "--all"}), Catch::StartsWith("NAME  RUN  STATE      ITERATION") &&
+                                                  Catch::Contains("\nq       1  COMPLETED        5/5") &&
+                                                  Catch::Contains("\nq       2  COMPLETED        8/8") &&
+                                                  Catch::Contains("\nq       3  COMPLETED      10/10"));
+  CHECK_THAT(h.Ask({"get", "jobs"}), Catch::Contains("10/10") && !Catch::Contains("8/8"));
+  CHECK_THAT(h.Ask({"get", "job", "q", "--run", "2"}), Catch::Contains("8/8") && !Catch::Contains("10/10"));
+
+  // The first is described as it was.
+  CHECK(Required(h.federation->control().GetJob("q", 1)).DebugString() == first.DebugString());
+  CHECK_THAT(h.Ask({"describe", "q", "--run", "1"}),
+             Catch::StartsWith("job           q\nrun           1\nstate         COMPLETED: ") &&
+                 Catch::Contains("iteration     5/5\n") && Catch::Contains("actions       95 % begin within ") &&
+                 Catch::Contains("    iterations: 5\n"));
+  CHECK_THAT(h.Ask({"describe", "q", "--run", "1", "-o", "json"}),
+             Catch::Contains("\"run\": 1,") && Catch::Contains("\"iterations_done\": 5,"));
+  CHECK_THAT(h.Refusal({"describe", "q", "--run", "4"}), Catch::Contains("there is no run 4 of job \"q\""));
+
+  // So is the curve of the second, with what it had of the first.
+  CHECK(losses.size() == 8);
+  CHECK(h.LossesOf("q", 2) == losses);
+  CHECK_THAT(h.Ask({"watch", "q", "--run", "2"}),
+             Catch::Contains("iteration 8/8") && Catch::EndsWith("COMPLETED  all 8 iterations are done\n"));
+  CHECK(h.CurveOf("q").size() == 10);
 }
 
 TEST_CASE("a watch survives the coordinator, and a job is cancelled with a last checkpoint") {

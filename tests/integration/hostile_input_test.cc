@@ -290,6 +290,13 @@ TEST_CASE("hostile input: words and names without end") {
     CheckRefused({verb, letters, "--server", "127.0.0.1:1"}, {"is no job's name, which has 1 to 63 of"});
   }
   CheckRefused({"watch", "x", "--from", "-1", "--server", "127.0.0.1:1"}, {"--from -1: iterations are counted from 0"});
+  for (const std::string verb : {"describe", "watch"}) {
+    CheckRefused({verb, "x", "--run", "0", "--server", "127.0.0.1:1"},
+                 {"--run 0: the runs of a name are counted from 1"});
+    CheckRefused({verb, "x@1", "--server", "127.0.0.1:1"}, {"'x@1' is no job's name"});
+  }
+  CheckRefused({"get", "jobs", "--run", "1", "--server", "127.0.0.1:1"}, {"--run needs the job's name"});
+  CheckRefused({"get", "sites", "--all", "--server", "127.0.0.1:1"}, {"only jobs have runs", "'get sites'"});
   const CommandResult twice = RunCommand("geopipectl", {"describe", "job", "x"});
   CHECK(twice.err.find("usage: ") == twice.err.rfind("usage: "));
 }

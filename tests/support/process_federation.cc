@@ -407,14 +407,15 @@ absl::StatusOr<bool> ProcessFederation::AllConnected() const {
   return connected == sites();
 }
 
-absl::StatusOr<std::vector<v1::IterationSummary>> ProcessFederation::Curve(const std::string& name) const {
+absl::StatusOr<std::vector<v1::IterationSummary>> ProcessFederation::Curve(const std::string& name, int64_t run) const {
   std::vector<v1::IterationSummary> curve;
-  GP_RETURN_IF_ERROR(control_->WatchJob(name, 0, [&curve](const v1::WatchJobResponse& event) {
+  const auto add = [&curve](const v1::WatchJobResponse& event) {
     if (event.has_iteration()) {
       curve.push_back(event.iteration());
     }
     return true;
-  }));
+  };
+  GP_RETURN_IF_ERROR(control_->WatchJob(name, 0, add, nullptr, run));
   return curve;
 }
 

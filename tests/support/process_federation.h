@@ -110,8 +110,9 @@ class ProcessFederation {
   absl::StatusOr<v1::JobSummary> Summary(const std::string& job) const;
   // True when the coordinator hears all agents.
   absl::StatusOr<bool> AllConnected() const;
-  // All iterations that the coordinator tells a watcher who begins at the first; of a job that is over.
-  absl::StatusOr<std::vector<v1::IterationSummary>> Curve(const std::string& name) const;
+  // All iterations that the coordinator tells a watcher who begins at the first; of a job that is over. `run`: of the
+  // name; 0: the latest.
+  absl::StatusOr<std::vector<v1::IterationSummary>> Curve(const std::string& name, int64_t run = 0) const;
   // Waits until the job is in this state. Errors: Internal, with the cause, when it reaches another final one.
   absl::Status AwaitState(const std::string& name, v1::JobState state, int64_t timeout_ns) const;
   // Waits until `done` iterations are done.
