@@ -168,6 +168,9 @@ inline constexpr CounterSpec kLinkSentBytes("geopipe_link_sent_bytes_total",
 inline constexpr CounterSpec kLinkReceivedBytes("geopipe_link_received_bytes_total",
                                                 "Bytes received from the rank, likewise.",
                                                 {"from_site", "to_site", "from_rank"});
+inline constexpr CounterSpec kLinkCorruptFrames("geopipe_link_corrupt_frames_total",
+                                                "Frames from the rank that came with other bytes than were sent.",
+                                                {"from_site", "to_site", "from_rank"});
 inline constexpr CounterSpec kBoundaryMessages("geopipe_boundary_messages_total",
                                                "Activations, or gradients of them, sent to the rank.",
                                                {"from_site", "to_site", "to_rank", "message"});
@@ -185,7 +188,7 @@ inline constexpr CounterSpec kFramesReceived("geopipe_transport_frames_received_
 inline constexpr CounterSpec kFramesDuplicate("geopipe_transport_frames_duplicate_total",
                                               "Frames received that had been received before.");
 inline constexpr CounterSpec kFramesRefused("geopipe_transport_frames_refused_total",
-                                            "Frames refused: corrupt, or of another job, epoch or session.");
+                                            "Frames refused: of another job, epoch or session.");
 inline constexpr CounterSpec kReconnects("geopipe_transport_reconnects_total",
                                          "Times a broken connection to a peer was made again.");
 inline constexpr CounterSpec kTransportCpu("geopipe_transport_cpu_seconds_total",
@@ -203,9 +206,9 @@ inline constexpr auto kAll = PointersTo(
     kPredictedBubbleRatio, kAgentsConnected, kAgentHeartbeats, kLinkMeasuredLatency, kLinkMeasuredBandwidth,
     kRpcSeconds, kRpcStreams, kWorkers, kWorkerExits, kWorkerHeartbeats, kCoordinatorConnected, kCoordinatorConnections,
     kLinkLatency, kLinkBandwidth, kRankIterations, kRankIterationSeconds, kRankBusySeconds, kRankBubbleRatio, kRankLoss,
-    kStageActionSeconds, kMemory, kMemoryPeak, kMemoryLimit, kLinkSentBytes, kLinkReceivedBytes, kBoundaryMessages,
-    kBoundaryBytes, kLinkRoundTrip, kFramesSent, kFramesResent, kFramesReceived, kFramesDuplicate, kFramesRefused,
-    kReconnects, kTransportCpu);
+    kStageActionSeconds, kMemory, kMemoryPeak, kMemoryLimit, kLinkSentBytes, kLinkReceivedBytes, kLinkCorruptFrames,
+    kBoundaryMessages, kBoundaryBytes, kLinkRoundTrip, kFramesSent, kFramesResent, kFramesReceived, kFramesDuplicate,
+    kFramesRefused, kReconnects, kTransportCpu);
 
 }  // namespace metrics
 }  // namespace geopipe

@@ -447,6 +447,7 @@ absl::Status RankJob::OpenSession(const OpenTransport& open_transport) {
   }
   options.links = LinksOf(preparation_);
   options.near = RanksOfSite(preparation_.plan, preparation_.rank);
+  options.sites = SitesOfRanks(preparation_.plan);
   GP_ASSIGN_OR_RETURN(std::unique_ptr<UcxTransport> transport, open_transport(std::move(options)));
   SetSession(std::make_unique<EpochSession>(std::move(transport), clock_));
   return absl::OkStatus();
@@ -576,9 +577,7 @@ RankUsage RankJob::usage() const {
   const std::lock_guard lock(mutex_);
   RankUsage usage;
   usage.rank = preparation_.rank;
-  for (int32_t rank = 0; rank < preparation_.plan.grid.size(); ++rank) {
-    usage.sites.push_back(preparation_.plan.SiteOfRank(rank));
-  }
+  usage.sites = SitesOfRanks(preparation_.plan);
   for (int i = 0; i < kMemoryCategories; ++i) {
     usage.memory[i] = allocator_.usage(static_cast<MemoryCategory>(i));
   }

@@ -89,6 +89,14 @@ std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank) {
   return near;
 }
 
+std::vector<std::string> SitesOfRanks(const Plan& plan) {
+  std::vector<std::string> sites;
+  for (int32_t rank = 0; rank < plan.grid.size(); ++rank) {
+    sites.push_back(plan.SiteOfRank(rank));
+  }
+  return sites;
+}
+
 absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::PrepareCommand& command) {
   RankPreparation preparation;
   preparation.epoch = epoch;

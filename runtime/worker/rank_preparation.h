@@ -60,5 +60,7 @@ absl::StatusOr<RankPreparation> DecodePreparation(uint64_t epoch, const v1::Prep
 
 // Returns the other ranks of the plan at the rank's site.
 std::set<int32_t> RanksOfSite(const Plan& plan, int32_t rank);
+// The site of each rank.
+std::vector<std::string> SitesOfRanks(const Plan& plan);
 
 }  // namespace geopipe

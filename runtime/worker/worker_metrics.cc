@@ -90,6 +90,7 @@ void WorkerMetrics::ShowTransport(const RankUsage& usage) {
     const std::string rank = std::to_string(peer.rank);
     Follow(metrics::kLinkSentBytes, {here, there, rank}, static_cast<double>(peer.bytes_sent));
     Follow(metrics::kLinkReceivedBytes, {there, here, rank}, static_cast<double>(peer.bytes_received));
+    Follow(metrics::kLinkCorruptFrames, {there, here, rank}, static_cast<double>(peer.corrupt_frames));
     for (const MessageTraffic& traffic : peer.between_stages) {
       const LabelValues labels{here, there, rank, std::string(MessageKindName(traffic.kind))};
       Follow(metrics::kBoundaryMessages, labels, static_cast<double>(traffic.messages));

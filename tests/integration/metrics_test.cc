@@ -82,6 +82,7 @@ void CheckWorker(const std::string& text, const Json& report) {
   CHECK(SeriesValue(text, "geopipe_link_round_trip_seconds", {{"to_site", there}}).value_or(0) >= 2 * kLatencySeconds);
   CHECK(SeriesValue(text, "geopipe_transport_frames_sent_total").value_or(0) > 0);
   CHECK(SeriesValue(text, "geopipe_transport_frames_refused_total") == 0);
+  CHECK(SeriesValue(text, "geopipe_link_corrupt_frames_total", {{"from_site", there}, {"to_site", here}}) == 0);
   if (const std::optional<double> loss = SeriesValue(text, "geopipe_rank_loss", {{"rank", "2"}})) {
     CheckLoss(*loss, report, iterations);
   } else {

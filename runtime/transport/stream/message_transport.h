@@ -96,6 +96,7 @@ struct PeerTraffic {
   PeerId rank = 0;
   int64_t bytes_sent = 0;  // headers, payloads, and repetitions
   int64_t bytes_received = 0;
+  int64_t corrupt_frames = 0;                       // that came from it with other bytes than were sent
   int64_t round_trip_ns = 0;                        // smoothed; 0: not measured yet
   std::vector<MessageTraffic> between_stages = {};  // activations and gradients to the peer
 };

@@ -100,14 +100,30 @@ bool OutgoingChannel::ApplyMessageState(Message& message, const MessageState& st
   return news;
 }
 
+void OutgoingChannel::Lose(Message& message, size_t chunk) {
+  message.chunks[chunk].state = ChunkState::kLost;
+  ++message.sendable;
+  message.scan_from = std::min(message.scan_from, chunk);
+}
+
 void OutgoingChannel::MarkLost(Message& message, size_t covered_chunks, int64_t lost_before_ns) {
   for (size_t chunk = 0; chunk < std::min(covered_chunks, message.chunks.size()); ++chunk) {
-    ChunkRecord& record = message.chunks[chunk];
+    const ChunkRecord& record = message.chunks[chunk];
     if (record.state == ChunkState::kInFlight && record.sent_ns < lost_before_ns) {
-      record.state = ChunkState::kLost;
-      ++message.sendable;
-      message.scan_from = std::min(message.scan_from, chunk);
+      Lose(message, chunk);
     }
+  }
+}
+
+void OutgoingChannel::OnNack(const NackedChunk& nacked) {
+  if (nacked.sequence < first_sequence_ || nacked.sequence - first_sequence_ >= messages_.size()) {
+    return;
+  }
+  Message& message = messages_[nacked.sequence - first_sequence_];
+  const uint64_t chunk = nacked.offset / chunk_bytes_;
+  if (chunk < message.chunks.size() && message.chunks[chunk].state == ChunkState::kInFlight &&
+      message.chunks[chunk].sent_ns == nacked.sent_ns) {
+    Lose(message, chunk);
   }
 }
 

@@ -49,6 +49,10 @@ class OutgoingChannel {
   // report was there at `ready_ns`.
   bool OnState(const ChannelState& state, int64_t lost_before_ns, int64_t ready_ns);
 
+  // Takes the receiver's word that the chunk came damaged: it is lost, and goes again. Does nothing where the chunk has
+  // arrived or was sent again since.
+  void OnNack(const NackedChunk& nacked);
+
   // Number of messages acknowledged, cumulatively: those below this sequence number.
   uint64_t acknowledged() const { return first_sequence_; }
   // Time at which the acknowledgement of the last of them was there.
@@ -79,6 +83,7 @@ class OutgoingChannel {
 
   bool MarkArrived(Message& message, size_t chunk);
   bool ApplyMessageState(Message& message, const MessageState& state);
+  static void Lose(Message& message, size_t chunk);
   static void MarkLost(Message& message, size_t covered_chunks, int64_t lost_before_ns);
 
   const ChannelId id_;

@@ -110,6 +110,8 @@ void ReliableStream::OnControl(int64_t now_ns, const ControlHeader& control, int
   // Frames may overtake each other by a quarter of the round trip, or by the time given. Frames sent on a path that has
   // since broken cannot be on their way any more when the peer speaks on the new one.
   int64_t lost_before_ns = control.echo_ns - std::max(smoothed_rtt_ns_ / 4, options_.reordering_ns);
+  // One of the frames sent before an unnamed nack was damaged: it is no frame that others have overtaken.
+  lost_before_ns = std::max(lost_before_ns, std::min(damaged_before_ns_, control.echo_ns - smoothed_rtt_ns_ / 4));
   if (peer_up_ && (control.fresh_path || control.echo_ns >= up_since_ns_)) {
     lost_before_ns = std::max(lost_before_ns, up_since_ns_);
   }
@@ -230,12 +232,23 @@ OutgoingFrame ReliableStream::MakeData(int64_t now_ns, OutgoingChannel& channel)
           .ready_ns = std::max(chunk.ready_ns, up_since_ns_)};
 }
 
+OutgoingFrame ReliableStream::MakeNack(int64_t now_ns) {
+  NackHeader nack{.sent_ns = now_ns, .unnamed = unnamed_nack_due_};
+  const auto end = nacked_.begin() + static_cast<std::ptrdiff_t>(std::min(nacked_.size(), kMaxNackedChunks));
+  nack.chunks.assign(nacked_.begin(), end);
+  nacked_.erase(nacked_.begin(), end);
+  unnamed_nack_due_ = false;
+  return {.header = EncodeNack(Envelope(), nack), .payload = {}, .ready_ns = now_ns};
+}
+
 std::optional<OutgoingFrame> ReliableStream::NextFrame(int64_t now_ns) {
   if (!peer_up_ || !failure_.ok()) {
     return std::nullopt;
   }
   std::optional<OutgoingFrame> frame;
-  if (ControlDue()) {
+  if (peer_session_ != 0 && (unnamed_nack_due_ || !nacked_.empty())) {
+    frame = MakeNack(now_ns);
+  } else if (ControlDue()) {
     frame = MakeControl(now_ns);
   } else if (peer_session_ != 0) {
     OutgoingChannel* next = nullptr;

@@ -11,6 +11,10 @@
 // comes back for a round trip's timeout (RFC 6298), a probe of some hundred bytes asks for the receiver's state, with
 // exponential backoff and jitter. So a lost tail and a lost acknowledgement recover by timer, and a slow link costs
 // probes, never payload. When the path comes up again both ends tell their state at once.
+//
+// A chunk whose payload came with other bytes is asked for at once, by a nack that names it. Where the header was
+// damaged nobody can tell what it was: the peer then asks for the state, and takes what it sent before the nack, and is
+// missing after it, as lost. A budget at both ends bounds that (nack_budget.h).
 #pragma once
 
 #include <absl/status/status.h>
@@ -27,6 +31,7 @@
 #include "runtime/transport/stream/clock_meter.h"
 #include "runtime/transport/stream/frame.h"
 #include "runtime/transport/stream/incoming_channel.h"
+#include "runtime/transport/stream/nack_budget.h"
 #include "runtime/transport/stream/outgoing_channel.h"
 #include "runtime/transport/stream/stream_frame.h"
 
@@ -56,7 +61,7 @@ struct StreamCounters {
   int64_t frames_received = 0;
   int64_t duplicate_frames = 0;
   int64_t refused_frames = 0;  // another job, epoch or session, or no such channel or slot
-  int64_t corrupt_frames = 0;
+  int64_t corrupt_frames = 0;  // with other bytes than they were sent with
   int64_t probes_sent = 0;
   int64_t bytes_sent = 0;  // headers and payloads
   int64_t bytes_received = 0;
@@ -129,11 +134,15 @@ class ReliableStream {
   std::optional<DecodedFrame> Hear(int64_t now_ns, absl::StatusOr<DecodedFrame> frame);
   void Note(Incoming& incoming, Arrival arrival);
   void OnControl(int64_t now_ns, const ControlHeader& control, int64_t ready_ns);
+  // Counts a damaged frame, and asks for its chunk again; nullptr: it does not tell which it is.
+  void OnDamage(int64_t now_ns, const DataHeader* data);
+  void OnNack(int64_t now_ns, const NackHeader& nack);
   void MeasureRoundTrip(int64_t now_ns, const ControlHeader& control);
   void RequestStates();
   bool ControlDue() const;
   OutgoingFrame MakeControl(int64_t now_ns);
   OutgoingFrame MakeData(int64_t now_ns, OutgoingChannel& channel);
+  OutgoingFrame MakeNack(int64_t now_ns);
   void ArmProbe(int64_t now_ns);
   int64_t TimeoutNs() const;
 
@@ -158,6 +167,13 @@ class ReliableStream {
   bool control_due_ = false;
   bool probe_due_ = false;
   bool fresh_path_due_ = false;
+
+  // Damage: what is to be asked for, and what the peer was told to have missed.
+  std::vector<NackedChunk> nacked_;
+  bool unnamed_nack_due_ = false;
+  int64_t damaged_before_ns_ = 0;  // of the frames sent before one came with a damaged header; 0: none has
+  NackBudget asks_;
+  NackBudget answers_;
 
   // Round trip, RFC 6298; zero before the first sample.
   int64_t last_echo_ns_ = 0;

@@ -12,7 +12,8 @@ namespace geopipe {
 bool ReliableStream::Admit(const DecodedFrame& frame) {
   const FrameEnvelope& envelope = frame.envelope;
   // Only a control frame may come from a peer that has not heard of us yet.
-  const bool addressed = envelope.to_session == options_.session || (envelope.to_session == 0 && !frame.is_data);
+  const bool addressed =
+      envelope.to_session == options_.session || (envelope.to_session == 0 && frame.type == FrameType::kControl);
   if (envelope.job_hash != options_.job_hash || envelope.epoch != options_.epoch || envelope.from_session == 0 ||
       !addressed) {
     ++counters_.refused_frames;
@@ -34,7 +35,7 @@ bool ReliableStream::Admit(const DecodedFrame& frame) {
 
 std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<DecodedFrame> frame) {
   if (!frame.ok()) {
-    ++counters_.corrupt_frames;
+    OnDamage(now_ns, nullptr);
     return std::nullopt;
   }
   if (!failure_.ok() || !Admit(*frame)) {
@@ -43,7 +44,7 @@ std::optional<DecodedFrame> ReliableStream::Hear(int64_t now_ns, absl::StatusOr<
   if (waiting_since_ns_ != kNeverNs) {
     waiting_since_ns_ = now_ns;
   }
-  const int64_t sent_ns = frame->is_data ? frame->data.sent_ns : frame->control.sent_ns;
+  const int64_t sent_ns = frame->sent_ns();
   if (sent_ns > peer_sent_ns_) {
     peer_sent_ns_ = sent_ns;
     peer_sent_arrived_ns_ = now_ns;
@@ -59,8 +60,12 @@ void ReliableStream::OnFrame(int64_t now_ns, const Frame& frame) {
   if (!heard.has_value()) {
     return;
   }
-  if (!heard->is_data) {
+  if (heard->type == FrameType::kControl) {
     OnControl(now_ns, heard->control, frame.ready_ns);
+    return;
+  }
+  if (heard->type == FrameType::kNack) {
+    OnNack(now_ns, heard->nack);
     return;
   }
   const auto found = incoming_.find(heard->data.channel);
@@ -68,8 +73,44 @@ void ReliableStream::OnFrame(int64_t now_ns, const Frame& frame) {
     ++counters_.refused_frames;
     return;
   }
+  if (heard->payload_damaged) {
+    OnDamage(now_ns, &heard->data);
+    return;
+  }
   data_ready_ns_ = std::max(data_ready_ns_, frame.ready_ns);
   Note(found->second, found->second.channel.OnData(heard->data, frame.payload, frame.ready_ns));
+}
+
+void ReliableStream::OnDamage(int64_t now_ns, const DataHeader* data) {
+  ++counters_.corrupt_frames;
+  if (nacked_.size() >= NackBudget::kAtOnce || !asks_.Take(now_ns)) {
+    return;
+  }
+  if (data == nullptr) {
+    unnamed_nack_due_ = true;
+  } else {
+    nacked_.push_back(
+        {.channel = data->channel, .sequence = data->sequence, .offset = data->offset, .sent_ns = data->sent_ns});
+  }
+}
+
+void ReliableStream::OnNack(int64_t now_ns, const NackHeader& nack) {
+  for (const NackedChunk& chunk : nack.chunks) {
+    const auto found = outgoing_.find(chunk.channel);
+    if (found == outgoing_.end()) {
+      ++counters_.refused_frames;
+      return;
+    }
+    if (!answers_.Take(now_ns)) {
+      return;
+    }
+    found->second.OnNack(chunk);
+  }
+  if (nack.unnamed && answers_.Take(now_ns)) {
+    damaged_before_ns_ = now_ns;
+    probe_due_ = true;
+    RequestStates();
+  }
 }
 
 void ReliableStream::Note(Incoming& incoming, Arrival arrival) {

@@ -9,6 +9,7 @@
 
 #include "optimizer/base/check.h"
 #include "optimizer/base/status_macros.h"
+#include "runtime/base/log.h"
 
 namespace geopipe {
 namespace {
@@ -60,6 +61,9 @@ absl::StatusOr<std::unique_ptr<ReliableTransport>> ReliableTransport::Create(Rel
                                                                              FrameCarrier& carrier) {
   for (const ChannelSpec& spec : options.channels) {
     options.stream.max_messages = std::max<size_t>(options.stream.max_messages, MaxUnacknowledged(spec));
+  }
+  if (!options.warn) {
+    options.warn = [](const std::string& warning) { LogWarning("{}", warning); };
   }
   std::unique_ptr<ReliableTransport> transport(new ReliableTransport(std::move(options), carrier));
   GP_RETURN_IF_ERROR(transport->AddChannels());
@@ -406,7 +410,11 @@ void ReliableTransport::PublishLocked(int64_t now_ns) {
     }
     const StreamCounters& counters = peer.stream.counters();
     Add(stats_.streams, counters);
-    *traffic++ = {rank, counters.bytes_sent, counters.bytes_received, peer.stream.round_trip_ns()};
+    *traffic++ = {.rank = rank,
+                  .bytes_sent = counters.bytes_sent,
+                  .bytes_received = counters.bytes_received,
+                  .corrupt_frames = counters.corrupt_frames,
+                  .round_trip_ns = peer.stream.round_trip_ns()};
     stats_.clocks[rank] = peer.stream.peer_clock(now_ns);
   }
   for (auto& [id, outbound] : outbound_) {
@@ -422,6 +430,34 @@ void ReliableTransport::PublishLocked(int64_t now_ns) {
   }
 }
 
+std::string ReliableTransport::NameOf(PeerId rank) const {
+  return std::cmp_less(rank, options_.sites.size()) ? fmt::format("rank {} (site {})", rank, options_.sites[rank])
+                                                    : fmt::format("rank {}", rank);
+}
+
+int64_t ReliableTransport::TellOfDamage(int64_t now_ns) {
+  int64_t next_ns = kNeverNs;
+  for (auto& [rank, peer] : peers_) {
+    const int64_t corrupt = peer.stream.counters().corrupt_frames;
+    if (corrupt == peer.corrupt_told) {
+      continue;
+    }
+    if (now_ns < peer.tell_again_ns) {
+      next_ns = std::min(next_ns, peer.tell_again_ns);
+      continue;
+    }
+    options_.warn(fmt::format(
+        "{} of {} frames from {} came to {} with other bytes than were sent, {} of them since the last such warning; "
+        "they are sent again, but something between the two changes data in a way that TCP does not notice: look for "
+        "bad memory, a bad network card, or a middlebox that rewrites packets",
+        corrupt, peer.stream.counters().frames_received, NameOf(rank), NameOf(options_.rank),
+        corrupt - peer.corrupt_told));
+    peer.corrupt_told = corrupt;
+    peer.tell_again_ns = now_ns + kTellOfDamageEveryNs;
+  }
+  return next_ns;
+}
+
 int64_t ReliableTransport::OnProgress(int64_t now_ns) {
   TakeOrders(now_ns);
   for (auto& [rank, peer] : peers_) {
@@ -429,7 +465,7 @@ int64_t ReliableTransport::OnProgress(int64_t now_ns) {
   }
   Publish(now_ns);
   SendFrames(now_ns);
-  int64_t next_ns = kNeverNs;
+  int64_t next_ns = TellOfDamage(now_ns);
   for (const auto& [rank, peer] : peers_) {
     next_ns = std::min(next_ns, peer.stream.NextTimerNs());
   }

@@ -10,6 +10,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <limits>
 #include <map>
 #include <memory>
@@ -31,6 +32,9 @@ struct ReliableTransportOptions {
   Allocator* allocator = nullptr;     // of the slots, category transport; outlives the transport and received tensors
   std::vector<ChannelSpec> channels;  // that begin or end at `rank`
   StreamOptions stream;               // ranks and chunk size are filled in
+  std::vector<std::string> sites;     // of all ranks, for warnings; empty: not known
+  // Takes a warning, on the progress thread; empty: the log does.
+  std::function<void(const std::string&)> warn;
   Clock* clock = &Clock::Real();
 };
 
@@ -71,6 +75,7 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   int64_t OnProgress(int64_t now_ns) override;
 
  private:
+  static constexpr int64_t kTellOfDamageEveryNs = 10'000'000'000;
   static constexpr uint64_t kNobodyWaits = std::numeric_limits<uint64_t>::max();
 
   struct Arrived {
@@ -109,6 +114,8 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
     explicit Peer(ReliableStream s) : stream(std::move(s)) {}
     ReliableStream stream;
     bool was_up = false;
+    int64_t corrupt_told = 0;   // damaged frames that were warned of
+    int64_t tell_again_ns = 0;  // not before
   };
 
   ReliableTransport(ReliableTransportOptions options, FrameCarrier& carrier);
@@ -122,6 +129,11 @@ class ReliableTransport final : public MessageTransport, public FrameSink {
   static absl::StatusOr<Tensor> Unpack(const ChannelSpec& spec, Arrived arrived);
   void TakeOrders(int64_t now_ns);
   void SendFrames(int64_t now_ns);
+  // Warns of frames that came damaged, of each peer's at most every kTellOfDamageEveryNs. Returns when there is more to
+  // tell.
+  int64_t TellOfDamage(int64_t now_ns);
+  // "rank 3 (site west)".
+  std::string NameOf(PeerId rank) const;
   void Publish(int64_t now_ns);
   // Fills news_ with the channels whose waits are over.
   void PublishLocked(int64_t now_ns);

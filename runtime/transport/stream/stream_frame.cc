@@ -17,9 +17,8 @@ static_assert(std::endian::native == std::endian::little);
 
 constexpr uint16_t kFrameMagic = 0x5047;  // "GP"
 constexpr uint8_t kFrameVersion = 5;
-constexpr uint8_t kData = 1;
-constexpr uint8_t kControl = 2;
 constexpr uint8_t kChecksummed = 1;  // flag of a data frame
+constexpr uint8_t kUnnamed = 1;      // flag of a nack
 constexpr size_t kCrcOffset = 4;
 constexpr size_t kEnvelopeBytes = 40;
 constexpr size_t kChannelBytes = 13;
@@ -36,10 +35,10 @@ class Writer {
     std::memcpy(bytes_.data() + at, &value, sizeof value);
   }
 
-  void PutEnvelope(const FrameEnvelope& envelope, uint8_t type) {
+  void PutEnvelope(const FrameEnvelope& envelope, FrameType type) {
     Put(kFrameMagic);
     Put(kFrameVersion);
-    Put(type);
+    Put(static_cast<uint8_t>(type));
     Put(uint32_t{0});
     Put(envelope.job_hash);
     Put(envelope.epoch);
@@ -160,13 +159,32 @@ ControlHeader ReadControl(Reader& reader) {
   return control;
 }
 
+NackHeader ReadNack(Reader& reader) {
+  NackHeader nack;
+  nack.sent_ns = reader.Get<int64_t>();
+  nack.unnamed = (reader.Get<uint8_t>() & kUnnamed) != 0;
+  const size_t chunks = reader.Get<uint8_t>();
+  for (size_t i = 0; i < chunks && reader.ok(); ++i) {
+    NackedChunk chunk{.channel = reader.GetChannel()};
+    chunk.sequence = reader.Get<uint64_t>();
+    chunk.offset = reader.Get<uint64_t>();
+    chunk.sent_ns = reader.Get<int64_t>();
+    nack.chunks.push_back(chunk);
+  }
+  return nack;
+}
+
+bool IsFrameType(uint8_t type) {
+  return type >= static_cast<uint8_t>(FrameType::kData) && type <= static_cast<uint8_t>(FrameType::kNack);
+}
+
 absl::StatusOr<DecodedFrame> DecodeHeader(std::span<const std::byte> header) {
   Reader reader(header);
   const auto magic = reader.Get<uint16_t>();
   const auto version = reader.Get<uint8_t>();
   const auto type = reader.Get<uint8_t>();
   const auto crc = reader.Get<uint32_t>();
-  if (!reader.ok() || magic != kFrameMagic || version != kFrameVersion || (type != kData && type != kControl)) {
+  if (!reader.ok() || magic != kFrameMagic || version != kFrameVersion || !IsFrameType(type)) {
     return absl::DataLossError(fmt::format("a header of {} bytes does not begin like a frame", header.size()));
   }
   constexpr std::array<std::byte, 4> kZero{};
@@ -179,11 +197,17 @@ absl::StatusOr<DecodedFrame> DecodeHeader(std::span<const std::byte> header) {
   frame.envelope.epoch = reader.Get<uint64_t>();
   frame.envelope.from_session = reader.Get<uint64_t>();
   frame.envelope.to_session = reader.Get<uint64_t>();
-  frame.is_data = type == kData;
-  if (frame.is_data) {
-    frame.data = ReadData(reader);
-  } else {
-    frame.control = ReadControl(reader);
+  frame.type = static_cast<FrameType>(type);
+  switch (frame.type) {
+    case FrameType::kData:
+      frame.data = ReadData(reader);
+      break;
+    case FrameType::kControl:
+      frame.control = ReadControl(reader);
+      break;
+    case FrameType::kNack:
+      frame.nack = ReadNack(reader);
+      break;
   }
   if (!reader.at_end()) {
     return absl::DataLossError(
@@ -197,7 +221,7 @@ absl::StatusOr<DecodedFrame> DecodeHeader(std::span<const std::byte> header) {
 std::vector<std::byte> EncodeData(const FrameEnvelope& envelope, const DataHeader& data,
                                   std::span<const std::byte> payload) {
   Writer writer(kMaxDataHeaderBytes);
-  writer.PutEnvelope(envelope, kData);
+  writer.PutEnvelope(envelope, FrameType::kData);
   writer.Put(data.sent_ns);
   writer.PutChannel(data.channel);
   writer.Put(data.tag.iteration);
@@ -229,7 +253,7 @@ size_t EncodedControlSize() { return kEnvelopeBytes + 8 + 8 + 8 + 8 + 1 + 2; }
 
 std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const ControlHeader& control) {
   Writer writer(512);
-  writer.PutEnvelope(envelope, kControl);
+  writer.PutEnvelope(envelope, FrameType::kControl);
   writer.Put(control.sent_ns);
   writer.Put(control.echo_ns);
   writer.Put(control.echo_delay_ns);
@@ -256,11 +280,38 @@ std::vector<std::byte> EncodeControl(const FrameEnvelope& envelope, const Contro
   return std::move(writer).Seal();
 }
 
+std::vector<std::byte> EncodeNack(const FrameEnvelope& envelope, const NackHeader& nack) {
+  GP_CHECK(nack.chunks.size() <= kMaxNackedChunks);
+  Writer writer(512);
+  writer.PutEnvelope(envelope, FrameType::kNack);
+  writer.Put(nack.sent_ns);
+  writer.Put(nack.unnamed ? kUnnamed : uint8_t{0});
+  writer.Put(static_cast<uint8_t>(nack.chunks.size()));
+  for (const NackedChunk& chunk : nack.chunks) {
+    writer.PutChannel(chunk.channel);
+    writer.Put(chunk.sequence);
+    writer.Put(chunk.offset);
+    writer.Put(chunk.sent_ns);
+  }
+  return std::move(writer).Seal();
+}
+
+int64_t DecodedFrame::sent_ns() const {
+  switch (type) {
+    case FrameType::kData:
+      return data.sent_ns;
+    case FrameType::kControl:
+      return control.sent_ns;
+    case FrameType::kNack:
+      break;
+  }
+  return nack.sent_ns;
+}
+
 absl::StatusOr<DecodedFrame> DecodeFrame(std::span<const std::byte> header, std::span<const std::byte> payload) {
   GP_ASSIGN_OR_RETURN(DecodedFrame frame, DecodeHeader(header));
-  if (frame.is_data && frame.data.checksummed && Crc32c(payload) != frame.data.payload_crc) {
-    return absl::DataLossError("the checksum of a frame's payload does not match its bytes");
-  }
+  frame.payload_damaged =
+      frame.type == FrameType::kData && frame.data.checksummed && Crc32c(payload) != frame.data.payload_crc;
   return frame;
 }
 

@@ -69,6 +69,7 @@ class UcxTransportImpl final : public UcxTransport {
     options.rank = options_.rank;
     options.allocator = options_.allocator;
     options.channels = options_.channels;
+    options.sites = options_.sites;
     options.stream.job_hash = options_.job_hash;
     options.stream.epoch = options_.epoch;
     options.stream.session = RandomId();
@@ -115,8 +116,8 @@ class UcxTransportImpl final : public UcxTransport {
             .frames_resent = stats.streams.frames_resent,
             .frames_received = stats.streams.frames_received,
             .duplicate_frames = stats.streams.duplicate_frames,
-            .refused_frames =
-                stats.streams.refused_frames + stats.streams.corrupt_frames + frame_->refused() - refused_before_,
+            .refused_frames = stats.streams.refused_frames + frame_->refused() - refused_before_,
+            .corrupt_frames = stats.streams.corrupt_frames,
             .bytes_sent = stats.streams.bytes_sent,
             .bytes_received = stats.streams.bytes_received,
             .reconnects = stats.reconnects,

@@ -34,6 +34,7 @@ struct UcxTransportOptions {
   std::vector<ChannelSpec> channels;  // every channel that begins or ends at this rank
   std::vector<PeerLink> links;
   std::set<PeerId> near;            // peers of this site: frames to them are larger
+  std::vector<std::string> sites;   // of all ranks, for warnings; empty: not known
   MakeFrameLayer layer;             // between UCX and the streams; empty: none
   std::function<void()> on_thread;  // called on the progress thread when it begins; may be empty
   // A device that is not the loopback is refused (FailedPrecondition) unless its network is declared private: peers are
@@ -53,6 +54,7 @@ struct TransportStats {
   int64_t frames_received = 0;
   int64_t duplicate_frames = 0;
   int64_t refused_frames = 0;  // wrong secret, epoch or job
+  int64_t corrupt_frames = 0;  // with other bytes than were sent, from all peers
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   int64_t reconnects = 0;

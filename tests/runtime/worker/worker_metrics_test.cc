@@ -119,6 +119,7 @@ TEST_CASE("totals of the transport are followed, from zero again with a new epoc
     usage.transport.peers = {{.rank = 0,
                               .bytes_sent = bytes,
                               .bytes_received = 2 * bytes,
+                              .corrupt_frames = frames,
                               .round_trip_ns = 0,
                               .between_stages = {{MessageKind::kGradient, bytes / 10, 5 * bytes}}}};
     worker.Refresh(usage);
@@ -128,6 +129,8 @@ TEST_CASE("totals of the transport are followed, from zero again with a new epoc
   std::string text = scrape(150, 1);
   CHECK(SeriesValue(text, "geopipe_transport_frames_resent_total") == 1);
   CHECK(SeriesValue(text, "geopipe_memory_limit_bytes") == 1 << 20);
+  CHECK(SeriesValue(text, "geopipe_link_corrupt_frames_total",
+                    {{"from_site", "north"}, {"to_site", "east"}, {"from_rank", "0"}}) == 1);
   CHECK(SeriesValue(text, "geopipe_link_sent_bytes_total",
                     {{"from_site", "east"}, {"to_site", "north"}, {"to_rank", "0"}}) == 150);
   CHECK(SeriesValue(text, "geopipe_link_received_bytes_total",

@@ -12,8 +12,6 @@
 namespace geopipe {
 namespace {
 
-bool All(int /*frame*/) { return true; }
-
 TEST_CASE("a message waits for its slot, then arrives and is acknowledged") {
   Pair pair(1);
   REQUIRE(pair.Send(3).ok());

@@ -41,6 +41,8 @@ class World {
       options.stream.session = 10 + static_cast<uint64_t>(rank);
       options.stream.max_messages = max_messages;
       options.clock = &clock;
+      options.sites = {"east", "west"};
+      options.warn = [this](const std::string& warning) { warnings.push_back(warning); };
       auto made = ReliableTransport::Create(options, network.carrier(rank));
       REQUIRE(made.ok());
       ends[static_cast<size_t>(rank)] = *std::move(made);
@@ -65,6 +67,7 @@ class World {
     return {.value = *std::move(tensor), .ready = Completion::At(clock.NowNs())};
   }
 
+  std::vector<std::string> warnings;
   FakeClock clock;
   std::array<Allocator, 2> allocators{Allocator(1 << 20), Allocator(1 << 20)};
   std::array<std::unique_ptr<ReliableTransport>, 2> ends;
@@ -86,6 +89,33 @@ TEST_CASE("a received tensor has the sender's dtype, shape and values") {
     CHECK(tensor->value.fp32()[0] == static_cast<float>(i));
     CHECK(tensor->value.fp32()[29] == static_cast<float>(i + 29));
   }
+}
+
+TEST_CASE("damaged frames are counted by peer, and warned of with the link, at most every ten seconds") {
+  World world;
+  world.network.set_faults({.corrupt = 1});
+  REQUIRE(world.ends[0]->Send(kDown, {}, world.Message(0)).ok());
+  world.Run();
+  world.network.set_faults({});
+  const int64_t first = world.ends[1]->stats().peers[0].corrupt_frames;
+  CHECK(first > 1);
+  CHECK(world.ends[1]->stats().streams.refused_frames == 0);
+  const auto told_by_1 = [&] {
+    std::vector<std::string> told;
+    std::copy_if(world.warnings.begin(), world.warnings.end(), std::back_inserter(told), [](const std::string& each) {
+      return each.find("frames from rank 0 (site east) came to rank 1 (site west) with other bytes") !=
+             std::string::npos;
+    });
+    return told;
+  };
+  CHECK(told_by_1().size() == 1);
+  for (int second = 0; second < 40; ++second) {
+    world.Run();
+  }
+  // The rest was told of later, though no further frame was damaged.
+  REQUIRE(told_by_1().size() == 2);
+  CHECK(told_by_1()[1].find(std::to_string(first) + " of ") == 0);
+  CHECK(world.ends[1]->Receive(kDown, {}, 0).ok());
 }
 
 TEST_CASE("a message is received in its slot, whatever its shape") {

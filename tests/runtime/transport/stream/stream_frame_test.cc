@@ -29,7 +29,8 @@ TEST_CASE("a data frame reads back as written") {
   CHECK(header.size() <= kMaxDataHeaderBytes);
   const auto frame = DecodeFrame(header, payload);
   REQUIRE(frame.ok());
-  CHECK(frame->is_data);
+  CHECK(frame->type == FrameType::kData);
+  CHECK_FALSE(frame->payload_damaged);
   CHECK(frame->envelope.job_hash == 11);
   CHECK(frame->envelope.epoch == 12);
   CHECK(frame->envelope.from_session == 13);
@@ -64,7 +65,7 @@ TEST_CASE("a control frame reads back as written") {
   CHECK(header.size() == EncodedControlSize() + EncodedSize(state) + EncodedSize({}));
   const auto frame = DecodeFrame(header, {});
   REQUIRE(frame.ok());
-  CHECK_FALSE(frame->is_data);
+  CHECK(frame->type == FrameType::kControl);
   CHECK(frame->control.echo_ns == 2);
   CHECK(frame->control.echo_delay_ns == 3);
   CHECK(frame->control.min_crossing_ns == -4);
@@ -87,11 +88,33 @@ TEST_CASE("a flipped bit anywhere is noticed") {
   for (std::vector<std::byte>* part : {&header, &payload}) {
     for (size_t bit = 0; bit < 8 * part->size(); ++bit) {
       (*part)[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
-      CHECK_FALSE(DecodeFrame(header, payload).ok());
+      // A damaged payload still has the header that names it.
+      const auto frame = DecodeFrame(header, payload);
+      CHECK(frame.ok() == (part == &payload));
+      CHECK((!frame.ok() || (frame->payload_damaged && frame->data.sequence == 77)));
       (*part)[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
     }
   }
-  CHECK(DecodeFrame(header, payload).ok());
+  CHECK_FALSE(DecodeFrame(header, payload)->payload_damaged);
+}
+
+TEST_CASE("a nack reads back as written") {
+  NackHeader nack{.sent_ns = 5, .unnamed = true};
+  for (size_t i = 0; i < kMaxNackedChunks; ++i) {
+    nack.chunks.push_back({.channel = kChannel, .sequence = 7 + i, .offset = 100 * i, .sent_ns = -3});
+  }
+  const std::vector<std::byte> header = EncodeNack(kEnvelope, nack);
+  CHECK(header.size() < 400);
+  const auto frame = DecodeFrame(header, {});
+  REQUIRE(frame.ok());
+  CHECK(frame->type == FrameType::kNack);
+  CHECK(frame->sent_ns() == 5);
+  CHECK(frame->nack.unnamed);
+  CHECK(frame->nack.chunks == nack.chunks);
+  const auto empty = DecodeFrame(EncodeNack(kEnvelope, {.sent_ns = 1}), {});
+  REQUIRE(empty.ok());
+  CHECK_FALSE(empty->nack.unnamed);
+  CHECK(empty->nack.chunks.empty());
 }
 
 TEST_CASE("a payload that is not checksummed is taken as it is, and its header is not") {
@@ -103,6 +126,7 @@ TEST_CASE("a payload that is not checksummed is taken as it is, and its header i
   const auto frame = DecodeFrame(header, payload);
   REQUIRE(frame.ok());
   CHECK_FALSE(frame->data.checksummed);
+  CHECK_FALSE(frame->payload_damaged);
   for (size_t bit = 0; bit < 8 * header.size(); ++bit) {
     header[bit / 8] ^= static_cast<std::byte>(1U << (bit % 8));
     CHECK_FALSE(DecodeFrame(header, payload).ok());
@@ -116,7 +140,7 @@ TEST_CASE("a cut frame is refused at every length") {
   for (size_t size = 0; size < header.size(); ++size) {
     CHECK_FALSE(DecodeFrame(std::span(header).first(size), payload).ok());
   }
-  CHECK_FALSE(DecodeFrame(header, std::span(payload).first(99)).ok());
+  CHECK(DecodeFrame(header, std::span(payload).first(99))->payload_damaged);
 }
 
 }  // namespace

@@ -18,19 +18,25 @@ inline constexpr ChannelId kForward{.kind = MessageKind::kActivation, .boundary 
 inline constexpr int64_t kSlotBytes = 64 * 4000;
 inline constexpr uint32_t kChunkBytes = 64;
 
+// Picks of frames.
+inline bool All(int /*frame*/) { return true; }
+inline bool None(int /*frame*/) { return false; }
+
 // Rank 0 sends to rank 1; the test moves every frame by hand.
 class Pair {
  public:
-  explicit Pair(int slots = 2, uint64_t receiver_session = 20)
-      : sender(Options(0, 10), {Spec(slots)}), receiver(Options(1, receiver_session), {Spec(slots)}) {
+  explicit Pair(int slots = 2, uint64_t receiver_session = 20, int64_t reordering_ns = 0)
+      : sender(Options(0, 10, reordering_ns), {Spec(slots)}),
+        receiver(Options(1, receiver_session, reordering_ns), {Spec(slots)}) {
     memory.resize(static_cast<size_t>(slots), std::vector<std::byte>(kSlotBytes));
     for (size_t i = 0; i < memory.size(); ++i) {
       receiver.Post(kForward, {.id = i, .memory = memory[i]});
     }
   }
 
-  static StreamOptions Options(int32_t rank, uint64_t session) {
+  static StreamOptions Options(int32_t rank, uint64_t session, int64_t reordering_ns = 0) {
     StreamOptions options;
+    options.reordering_ns = reordering_ns;
     options.local_rank = rank;
     options.peer_rank = 1 - rank;
     options.job_hash = 1;
@@ -58,13 +64,30 @@ class Pair {
   }
 
   // Moves the frames of one end to the other except those `lose` picks (by their number); returns how many there were.
-  int Move(
-      ReliableStream& from, ReliableStream& to, const std::function<bool(int)>& lose = [](int) { return false; }) {
+  int Move(ReliableStream& from, ReliableStream& to, const std::function<bool(int)>& lose = None) {
     int frames = 0;
     while (std::optional<OutgoingFrame> frame = from.NextFrame(now_ns)) {
       if (!lose(frames++)) {
         to.OnFrame(now_ns, {frame->header, frame->payload.bytes, frame->ready_ns + crossing_ns});
       }
+    }
+    return frames;
+  }
+
+  // Moves the frames and loses none: it flips a bit in the payload of those that `payload` picks, and in the header of
+  // those that `header` picks.
+  int MoveDamaging(ReliableStream& from, ReliableStream& to, const std::function<bool(int)>& payload,
+                   const std::function<bool(int)>& header = None) {
+    int frames = 0;
+    for (; std::optional<OutgoingFrame> frame = from.NextFrame(now_ns); ++frames) {
+      std::vector<std::byte> bytes(frame->payload.bytes.begin(), frame->payload.bytes.end());
+      if (payload(frames) && !bytes.empty()) {
+        bytes.back() ^= std::byte{0x10};
+      }
+      if (header(frames)) {
+        frame->header.back() ^= std::byte{0x10};
+      }
+      to.OnFrame(now_ns, {frame->header, bytes, frame->ready_ns + crossing_ns});
     }
     return frames;
   }

@@ -59,10 +59,12 @@ class StreamWorld {
     int64_t sent = 0;
   };
 
-  StreamWorld(uint64_t seed, const LoopbackFaults& faults, int messages_per_channel, size_t max_bytes)
+  StreamWorld(uint64_t seed, const LoopbackFaults& faults, int messages_per_channel, size_t max_bytes,
+              int64_t reordering_ns = 0)
       : seed_(seed),
         random_(seed),
         max_bytes_(max_bytes),
+        reordering_ns_(reordering_ns),
         messages_(messages_per_channel),
         channels_(WorldChannels(static_cast<int64_t>(max_bytes), random_)),
         alters_(faults.corrupt > 0),
@@ -157,6 +159,7 @@ class StreamWorld {
               .chunk_bytes = kChunkBytes,
               .max_control_bytes = 512,
               .ack_every_chunks = 4,
+              .reordering_ns = world.reordering_ns_,
               .initial_timeout_ns = 100 * kMs,
               .min_timeout_ns = 20 * kMs,
               .max_timeout_ns = 400 * kMs,
@@ -290,6 +293,7 @@ class StreamWorld {
   const uint64_t seed_;
   SplitMix64 random_;
   const size_t max_bytes_;
+  const int64_t reordering_ns_;
   const int messages_;
   const std::vector<ChannelSpec> channels_;
   std::string error_;
