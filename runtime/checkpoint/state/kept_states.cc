@@ -20,63 +20,18 @@
 #include "optimizer/base/quantities.h"
 #include "optimizer/base/status_macros.h"
 #include "optimizer/base/trouble.h"
+#include "runtime/base/clock.h"
 #include "runtime/base/crc32c.h"
 #include "runtime/base/files.h"
 #include "runtime/base/host_memory.h"
+#include "runtime/base/log.h"
 
 namespace geopipe {
 namespace {
 
-constexpr uint64_t kKeptMagic = 0x3153'4554'4154'5347;  // "GSTATES1"
-constexpr uint32_t kKeptVersion = 2;
-constexpr int64_t kTensorAlignment = 64;
-constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kBytesBetweenLooks = int64_t{256} << 20;
-constexpr int64_t kMaxElements = int64_t{1} << 48;  // of all tensors; so no sum of bytes overflows
-
-constexpr int64_t RoundUp(int64_t bytes, int64_t to) { return (bytes + to - 1) / to * to; }
-
-// Bytes of a value or a moment.
-int64_t RoomFor(int64_t elements) { return RoundUp(elements * static_cast<int64_t>(sizeof(float)), kTensorAlignment); }
-
-template <class Number>
-void Put(std::string& text, Number number) {
-  text.append(reinterpret_cast<const char*>(&number), sizeof(number));
-}
-
-class LayoutReader {
- public:
-  explicit LayoutReader(std::span<const std::byte> text) : text_(text) {}
-
-  // Reads a number; false: the text ends before it.
-  template <class Number>
-  bool Get(Number& number) {
-    const std::span<const std::byte> bytes = Next(sizeof(number));
-    if (bytes.empty()) {
-      return false;
-    }
-    std::memcpy(&number, bytes.data(), sizeof(number));
-    return true;
-  }
-  bool Get(std::string& value, uint32_t size) {
-    const std::span<const std::byte> bytes = Next(size);
-    value.assign(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    return bytes.size() == size;
-  }
-  bool at_end() const { return text_.empty(); }
-
- private:
-  std::span<const std::byte> Next(size_t size) {
-    if (text_.size() < size) {
-      return {};
-    }
-    const std::span<const std::byte> bytes = text_.first(size);
-    text_ = text_.subspan(size);
-    return bytes;
-  }
-
-  std::span<const std::byte> text_;
-};
+// Bytes that are copied and summed at a time: they stay in the cache from the one to the other.
+constexpr size_t kPieceBytes = size_t{256} << 10;
 
 absl::Status NoRoom(int64_t bytes, std::string_view reason) {
   return OfNode(absl::ResourceExhaustedError(fmt::format(
@@ -89,36 +44,20 @@ std::string NameOfState(const StateIdentity& state) {
   return fmt::format("the state before iteration {} (epoch {})", state.iteration, state.epoch);
 }
 
-}  // namespace
-
-struct KeptStates::Slot {
-  // 0: no whole state is held. Else the greater, the later the state was saved.
-  std::atomic<uint64_t> order;
-  int64_t iteration;
-  uint64_t epoch;
-
-  bool Holds(const StateIdentity& state) const {
-    return order.load(std::memory_order_acquire) != 0 && iteration == state.iteration && epoch == state.epoch;
+absl::Status Protect(std::byte* memory, int64_t bytes, bool writes) {
+  if (mprotect(memory, static_cast<size_t>(bytes), writes ? PROT_READ | PROT_WRITE : PROT_READ) != 0) {
+    return ErrnoStatus(errno, "cannot change how the memory for states is protected");
   }
-};
+  return absl::OkStatus();
+}
 
-// The head of the memory; the layout's text follows.
-struct KeptStates::Head {
-  uint64_t magic;
-  uint32_t version;
-  uint32_t crc32c;  // of the three below and the layout
-  uint64_t run_incarnation;
-  int32_t rank;
-  uint32_t layout_bytes;
-  std::array<Slot, 2> slots;
-};
-static_assert(std::atomic<uint64_t>::is_always_lock_free);  // or another process would not understand it
+}  // namespace
 
 // A stage of a state, where it is held.
 class KeptStates::Source final : public WeightSource {
  public:
-  Source(const KeptStates& states, const Slot& slot, int32_t stage)
-      : slot_(slot), state_{.iteration = slot.iteration, .epoch = slot.epoch}, room_(states.RoomOf(slot)) {
+  Source(const KeptStates& states, const KeptSlot& slot, int32_t stage)
+      : slot_(slot), state_(slot.state()), room_(states.RoomOf(slot)) {
     std::ranges::copy_if(states.layout_.tensors, std::back_inserter(tensors_),
                          [stage](const KeptTensor& tensor) { return tensor.stage == stage; });
   }
@@ -175,78 +114,18 @@ class KeptStates::Source final : public WeightSource {
     GP_CHECK(slot_.Holds(state_), "{} is gone while it is read", NameOfState(state_));
     GP_CHECK(std::ssize(values) == tensor.elements, "{} elements of {} are wanted, it has {}", values.size(),
              tensor.name, tensor.elements);
-    std::memcpy(values.data(), room_ + tensor.offset + number * RoomFor(tensor.elements), values.size_bytes());
+    std::memcpy(values.data(), room_ + tensor.offset + number * tensor.room_bytes(), values.size_bytes());
   }
 
-  const Slot& slot_;
+  const KeptSlot& slot_;
   const StateIdentity state_;
   const std::byte* room_;
   std::vector<KeptTensor> tensors_;
 };
 
-int64_t KeptStates::Layout::bytes() const { return head_bytes + 2 * state_bytes; }
-
 void KeptStates::Unmap::operator()(std::byte* memory) const { munmap(memory, bytes); }
 
-std::string KeptStates::LayoutText(const std::vector<KeptTensor>& tensors) {
-  std::string text;
-  for (const KeptTensor& tensor : tensors) {
-    Put(text, tensor.stage);
-    Put(text, static_cast<uint32_t>(tensor.name.size()));
-    text += tensor.name;
-    Put(text, static_cast<uint32_t>(tensor.shape.size()));
-    for (const int64_t extent : tensor.shape) {
-      Put(text, extent);
-    }
-    for (const int64_t number : {tensor.tensor_ranks, tensor.tensor_rank, tensor.first, tensor.elements}) {
-      Put(text, number);
-    }
-  }
-  return text;
-}
-
-// Parses a layout; nullopt: it is not one that LayoutText made of tensors that fit kMaxElements.
-std::optional<std::vector<KeptStates::KeptTensor>> KeptStates::ParseLayout(std::span<const std::byte> text) {
-  std::vector<KeptTensor> tensors;
-  LayoutReader reader(text);
-  int64_t left = kMaxElements;
-  while (!reader.at_end()) {
-    KeptTensor tensor;
-    uint32_t size = 0;
-    uint32_t dimensions = 0;
-    if (!reader.Get(tensor.stage) || !reader.Get(size) || !reader.Get(tensor.name, size) || !reader.Get(dimensions)) {
-      return std::nullopt;
-    }
-    for (uint32_t i = 0; i < dimensions; ++i) {
-      int64_t extent = 0;
-      if (!reader.Get(extent)) {
-        return std::nullopt;
-      }
-      tensor.shape.push_back(extent);
-    }
-    if (!reader.Get(tensor.tensor_ranks) || !reader.Get(tensor.tensor_rank) || !reader.Get(tensor.first) ||
-        !reader.Get(tensor.elements) || tensor.elements < 1 || tensor.elements >= left) {
-      return std::nullopt;
-    }
-    left -= tensor.elements;
-    tensors.push_back(std::move(tensor));
-  }
-  return tensors;
-}
-
-KeptStates::Layout KeptStates::LayoutOf(std::vector<KeptTensor> tensors) {
-  Layout layout;
-  layout.head_bytes = RoundUp(static_cast<int64_t>(sizeof(Head) + LayoutText(tensors).size()), kPageBytes);
-  for (KeptTensor& tensor : tensors) {
-    tensor.offset = layout.state_bytes;
-    layout.state_bytes += 3 * RoomFor(tensor.elements);
-  }
-  layout.state_bytes = RoundUp(layout.state_bytes, kPageBytes);
-  layout.tensors = std::move(tensors);
-  return layout;
-}
-
-KeptStates::Layout KeptStates::LayoutOf(std::span<const Stage> stages) {
+KeptLayout KeptStates::LayoutOf(std::span<const Stage> stages) {
   std::vector<KeptTensor> tensors;
   for (const Stage& stage : stages) {
     for (const Parameter& parameter : stage.parameters) {
@@ -263,12 +142,7 @@ KeptStates::Layout KeptStates::LayoutOf(std::span<const Stage> stages) {
       }
     }
   }
-  return LayoutOf(std::move(tensors));
-}
-
-uint32_t KeptStates::Checksum(const Head& head, std::span<const std::byte> layout) {
-  const auto of = [](const auto& field, uint32_t crc) { return Crc32c(std::as_bytes(std::span(&field, 1)), crc); };
-  return Crc32c(layout, of(head.layout_bytes, of(head.rank, of(head.run_incarnation, 0))));
+  return KeptLayout::Of(std::move(tensors), sizeof(KeptHead));
 }
 
 int64_t KeptStates::BytesFor(std::span<const Stage> stages) { return LayoutOf(stages).bytes(); }
@@ -283,7 +157,7 @@ absl::StatusOr<KeptStates> KeptStates::Open(UniqueFd fd) {
         fmt::format("descriptor {} is no shared memory for states; give one that memfd_create has made", fd.get()));
   }
   KeptStates states(std::move(fd));
-  if (info.st_size >= static_cast<int64_t>(sizeof(Head))) {
+  if (info.st_size >= static_cast<int64_t>(sizeof(KeptHead))) {
     GP_RETURN_IF_ERROR(states.Map(info.st_size));
     if (!states.TakeWhatIsThere(info.st_size)) {
       states.memory_.reset();
@@ -294,36 +168,68 @@ absl::StatusOr<KeptStates> KeptStates::Open(UniqueFd fd) {
 
 absl::Status KeptStates::Map(int64_t bytes) {
   const auto size = static_cast<size_t>(bytes);
-  void* address = mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd_.get(), 0);
+  void* address = mmap(nullptr, size, PROT_READ, MAP_SHARED, fd_.get(), 0);  // LetWrite
   if (address == MAP_FAILED) {
     return ErrnoStatus(errno, fmt::format("cannot map {} of memory for states", FormatBytes(bytes)));
   }
   memory_ = std::unique_ptr<std::byte, Unmap>(static_cast<std::byte*>(address), Unmap{size});
+  is_writable_ = false;
+  is_checked_ = {};
+  return absl::OkStatus();
+}
+
+absl::Status KeptStates::LetWrite(bool writes) {
+  if (is_writable_ != writes) {
+    GP_RETURN_IF_ERROR(Protect(memory_.get(), layout_.bytes(), writes));
+    is_writable_ = writes;
+  }
   return absl::OkStatus();
 }
 
 // Takes over the mapped contents; false: this version did not write them.
 bool KeptStates::TakeWhatIsThere(int64_t bytes) {
-  const Head& head = this->head();
+  const KeptHead& head = this->head();
   if (head.magic != kKeptMagic || head.version != kKeptVersion ||
-      head.layout_bytes > bytes - static_cast<int64_t>(sizeof(Head))) {
+      head.layout_bytes > bytes - static_cast<int64_t>(sizeof(KeptHead))) {
     return false;
   }
-  const std::span<const std::byte> text(memory_.get() + sizeof(Head), head.layout_bytes);
-  if (Checksum(head, text) != head.crc32c) {
+  const std::span<const std::byte> text(memory_.get() + sizeof(KeptHead), head.layout_bytes);
+  if (ChecksumOf(head, text) != head.crc32c) {
     return false;
   }
-  std::optional<std::vector<KeptTensor>> tensors = ParseLayout(text);
+  std::optional<std::vector<KeptTensor>> tensors = KeptLayout::Parse(text);
   if (!tensors.has_value()) {
     return false;
   }
-  layout_ = LayoutOf(*std::move(tensors));
-  return layout_.bytes() == bytes;
+  layout_ = KeptLayout::Of(*std::move(tensors), sizeof(KeptHead));
+  return layout_.bytes() == bytes && ForgetDamaged();
+}
+
+bool KeptStates::IsAsSaved(const KeptSlot& slot) const {
+  bool& is_checked = is_checked_[static_cast<size_t>(&slot - head().slots.data())];
+  is_checked = is_checked || SumOf(slot.state(), RoomOf(slot), layout_.tensors) == slot.crc32c;
+  return is_checked;
+}
+
+bool KeptStates::ForgetDamaged() {
+  for (const KeptSlot& slot : head().slots) {
+    if (slot.order.load(std::memory_order_acquire) == 0 || IsAsSaved(slot)) {
+      continue;
+    }
+    LogError(
+        "{} of rank {} that was kept in memory is not used: its bytes are not those of its checksum, so the process "
+        "before has damaged it, or this node's memory is bad; another state, a replica or a checkpoint serves",
+        NameOfState(slot.state()), head().rank);
+    if (!SetOrder(slot, 0).ok()) {
+      return false;
+    }
+  }
+  return true;
 }
 
 absl::Status KeptStates::Prepare(const Owner& owner, std::span<const Stage> stages) {
   GP_RETURN_IF_ERROR(Settle());
-  Layout layout = LayoutOf(stages);
+  KeptLayout layout = LayoutOf(stages);
   if (this->owner() != owner || layout_ != layout) {
     Detach();
     memory_.reset();
@@ -332,18 +238,22 @@ absl::Status KeptStates::Prepare(const Owner& owner, std::span<const Stage> stag
     if (status.ok()) {
       status = Map(layout_.bytes());
     }
+    if (status.ok()) {
+      status = WriteHead(owner);
+    }
     if (!status.ok()) {
+      memory_.reset();
       GiveBack();
       return status;
     }
-    WriteHead(owner);
   }
   // The pages are taken now, so that no Save waits for them one by one. A system that cannot do this takes them in the
   // first Saves.
+  GP_RETURN_IF_ERROR(LetWrite(true));
 #ifdef MADV_POPULATE_WRITE
   madvise(memory_.get(), static_cast<size_t>(layout_.bytes()), MADV_POPULATE_WRITE);
 #endif
-  return absl::OkStatus();
+  return LetWrite(attached_ != nullptr && attached_->space() == MemorySpace::kDevice);
 }
 
 // Gives back the old memory and takes `bytes` of zeros, every page of them: one that is missing later would end the
@@ -376,33 +286,42 @@ void KeptStates::GiveBack() {
 
 // Writes the head. A process that is killed meanwhile leaves a wrong checksum, or two empty slots. REQUIRES: the memory
 // is all zeros.
-void KeptStates::WriteHead(const Owner& owner) {
-  const std::string text = LayoutText(layout_.tensors);
-  Head& head = this->head();
-  std::memcpy(memory_.get() + sizeof(Head), text.data(), text.size());
+absl::Status KeptStates::WriteHead(const Owner& owner) {
+  const std::string text = KeptLayout::Text(layout_.tensors);
+  GP_RETURN_IF_ERROR(Write(sizeof(KeptHead), std::as_bytes(std::span(text))));
+  KeptHead head{};
+  head.magic = kKeptMagic;
   head.version = kKeptVersion;
   head.run_incarnation = owner.run_incarnation;
   head.rank = owner.rank;
   head.layout_bytes = static_cast<uint32_t>(text.size());
-  head.crc32c = Checksum(head, std::as_bytes(std::span(text)));
-  head.magic = kKeptMagic;
+  head.crc32c = ChecksumOf(head, std::as_bytes(std::span(text)));
+  return Write(0, std::as_bytes(std::span(&head, 1)));
 }
 
-KeptStates::Head& KeptStates::head() const { return *reinterpret_cast<Head*>(memory_.get()); }
+absl::Status KeptStates::Write(int64_t at, std::span<const std::byte> bytes) const {
+  return WriteAt(fd_.get(), at, bytes);
+}
 
-std::byte* KeptStates::RoomOf(const Slot& slot) const {
+absl::Status KeptStates::SetOrder(const KeptSlot& slot, uint64_t order) const {
+  return Write(reinterpret_cast<const std::byte*>(&slot.order) - memory_.get(), std::as_bytes(std::span(&order, 1)));
+}
+
+const KeptHead& KeptStates::head() const { return *reinterpret_cast<const KeptHead*>(memory_.get()); }
+
+std::byte* KeptStates::RoomOf(const KeptSlot& slot) const {
   return memory_.get() + layout_.head_bytes + (&slot - head().slots.data()) * layout_.state_bytes;
 }
 
 // The slot of a state; nullptr: it is not held.
-KeptStates::Slot* KeptStates::Find(const StateIdentity& state) const {
-  const auto found = std::ranges::find_if(head().slots, [&](const Slot& slot) { return slot.Holds(state); });
+const KeptSlot* KeptStates::Find(const StateIdentity& state) const {
+  const auto found = std::ranges::find_if(head().slots, [&](const KeptSlot& slot) { return slot.Holds(state); });
   return found == head().slots.end() ? nullptr : &*found;
 }
 
 uint64_t KeptStates::NextOrder() const {
   uint64_t last = 0;
-  for (const Slot& slot : head().slots) {
+  for (const KeptSlot& slot : head().slots) {
     last = std::max(last, slot.order.load(std::memory_order_relaxed));
   }
   return last + 1;
@@ -424,6 +343,41 @@ void KeptStates::CheckStages(std::span<const Stage> stages) const {
   GP_CHECK(tensor == layout_.tensors.end(), "a state is saved without {}", tensor->name);
 }
 
+uint32_t KeptStates::CopySummed(std::byte* room, const StateIdentity& state, std::span<const Stage> stages) const {
+  uint32_t sum = SumOf(state);
+  auto kept = layout_.tensors.begin();
+  for (const Stage& stage : stages) {
+    for (const Parameter& parameter : stage.parameters) {
+      if (parameter.piece.count == 0) {
+        continue;
+      }
+      std::byte* to = room + kept->offset;
+      for (const Tensor* tensor : {&parameter.master, &parameter.first_moment, &parameter.second_moment}) {
+        const std::span<const std::byte> bytes(tensor->address(), static_cast<size_t>(tensor->bytes()));
+        for (size_t at = 0; at < bytes.size(); at += kPieceBytes) {
+          const std::span<const std::byte> piece = bytes.subspan(at, std::min(kPieceBytes, bytes.size() - at));
+          std::memcpy(to + at, piece.data(), piece.size());
+          sum = Crc32c({to + at, piece.size()}, sum);
+        }
+        to += kept->room_bytes();
+      }
+      ++kept;
+    }
+  }
+  return sum;
+}
+
+bool KeptStates::LieOnHost(std::span<const Stage> stages) {
+  for (const Stage& stage : stages) {
+    for (const Parameter& parameter : stage.parameters) {
+      if (parameter.piece.count > 0) {
+        return parameter.master.allocator().device().space() == MemorySpace::kHost;
+      }
+    }
+  }
+  return true;  // there is nothing to copy
+}
+
 absl::StatusOr<Completion> KeptStates::CopyTo(std::byte* room, std::span<const Stage> stages) const {
   Device* device = nullptr;
   auto kept = layout_.tensors.begin();
@@ -439,7 +393,7 @@ absl::StatusOr<Completion> KeptStates::CopyTo(std::byte* room, std::span<const S
       std::byte* to = room + kept->offset;
       for (const Tensor* tensor : {&parameter.master, &parameter.first_moment, &parameter.second_moment}) {
         GP_RETURN_IF_ERROR(device->Copy(tensor->address(), to, tensor->bytes(), Queue::kOut));
-        to += RoomFor(kept->elements);
+        to += kept->room_bytes();
       }
       ++kept;
     }
@@ -450,6 +404,9 @@ absl::StatusOr<Completion> KeptStates::CopyTo(std::byte* room, std::span<const S
 absl::Status KeptStates::Attach(Device& device) {
   GP_CHECK(memory_ != nullptr, "there is no room for a state; Prepare was not called");
   Detach();
+  if (device.space() == MemorySpace::kDevice) {
+    GP_RETURN_IF_ERROR(LetWrite(true));
+  }
   if (const absl::Status status = device.Register(memory_.get(), layout_.bytes()); !status.ok()) {
     return Reworded(status,
                     fmt::format("the device cannot copy to the memory for the last two states of this rank: {}; "
@@ -464,39 +421,71 @@ void KeptStates::Detach() {
   if (attached_ != nullptr) {
     static_cast<void>(Settle());
     std::exchange(attached_, nullptr)->Unregister(memory_.get());
+    static_cast<void>(LetWrite(false));
   }
 }
 
 absl::Status KeptStates::Settle() const {
-  const absl::Status status = copy_.done() ? absl::OkStatus() : HostDevice().Wait(copy_, DeviceDeadlineNs());
-  return copy_.done() ? absl::OkStatus() : status;  // a copy that has failed is over, too
+  for (const Completion* each : {&copy_, &held_}) {
+    const absl::Status status = each->done() ? absl::OkStatus() : HostDevice().Wait(*each, DeviceDeadlineNs());
+    if (!each->done()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();  // what has failed is over, too
 }
 
 absl::StatusOr<Completion> KeptStates::Save(const StateIdentity& state, std::span<const Stage> stages) {
   GP_CHECK(memory_ != nullptr, "there is no room for a state; Prepare was not called");
   CheckStages(stages);
-  if (!copy_.done() && copied_ == state) {
+  if (!held_.done() && copied_ == state) {
     return copy_;
   }
   GP_RETURN_IF_ERROR(Settle());
   const uint64_t order = NextOrder();
-  if (Slot* held = Find(state); held != nullptr) {
-    held->order.store(order, std::memory_order_release);
+  if (const KeptSlot* held = Find(state); held != nullptr) {
+    GP_RETURN_IF_ERROR(SetOrder(*held, order));
     return Completion();
   }
-  Slot& slot = *std::ranges::min_element(head().slots, {},
-                                         [](const Slot& each) { return each.order.load(std::memory_order_relaxed); });
-  slot.order.store(0, std::memory_order_relaxed);
-  // The copy must not begin before the store. A fence for the compiler suffices: a killed process has executed all
-  // instructions before the one it was killed at and none after, and the reader starts later.
-  std::atomic_signal_fence(std::memory_order_seq_cst);
+  const KeptSlot& slot = *std::ranges::min_element(
+      head().slots, {}, [](const KeptSlot& each) { return each.order.load(std::memory_order_relaxed); });
+  GP_RETURN_IF_ERROR(SetOrder(slot, 0));
+  is_checked_[static_cast<size_t>(&slot - head().slots.data())] = false;
+  const int64_t slot_at = reinterpret_cast<const std::byte*>(&slot) - memory_.get();
+  if (LieOnHost(stages)) {
+    // The room is mapped for reading, but for the time of the copy.
+    GP_RETURN_IF_ERROR(Protect(RoomOf(slot), layout_.state_bytes, /*writes=*/true));
+    const uint32_t sum = CopySummed(RoomOf(slot), state, stages);
+    GP_RETURN_IF_ERROR(Protect(RoomOf(slot), layout_.state_bytes, /*writes=*/false));
+    GP_RETURN_IF_ERROR(WriteSlot(
+        fd_.get(), slot_at,
+        KeptSlot{.order = order, .iteration = state.iteration, .epoch = state.epoch, .crc32c = sum, .unused = 0}));
+    return Completion::At(Clock::Real().NowNs());
+  }
+  GP_RETURN_IF_ERROR(LetWrite(true));
   GP_ASSIGN_OR_RETURN(copy_, CopyTo(RoomOf(slot), stages));
   copied_ = state;
-  copy_.Then([&slot, copy = copy_, state, order] {
+  held_ = Completion::Pending();
+  const std::function<void()> sum = late_.Later(
+      [fd = fd_.get(), slot_at, room = RoomOf(slot), tensors = layout_.tensors, state, order, held = held_]() mutable {
+        const absl::Status status = WriteSlot(fd, slot_at,
+                                              KeptSlot{.order = order,
+                                                       .iteration = state.iteration,
+                                                       .epoch = state.epoch,
+                                                       .crc32c = SumOf(state, room, tensors),
+                                                       .unused = 0});
+        const int64_t now_ns = Clock::Real().NowNs();
+        if (status.ok()) {
+          held.Complete(now_ns, now_ns);
+        } else {
+          held.Fail(status);
+        }
+      });
+  copy_.Then([sum, copy = copy_, held = held_]() mutable {
     if (copy.status().ok()) {
-      slot.iteration = state.iteration;
-      slot.epoch = state.epoch;
-      slot.order.store(order, std::memory_order_release);
+      sum();
+    } else {
+      held.Fail(copy.status());
     }
   });
   return copy_;
@@ -512,11 +501,11 @@ std::vector<StateIdentity> KeptStates::List(uint64_t run_incarnation) const {
   if (memory_ == nullptr || head().run_incarnation != run_incarnation) {
     return states;
   }
-  std::array<const Slot*, 2> slots{&head().slots[0], &head().slots[1]};
-  std::ranges::sort(slots, std::greater<>(), [](const Slot* slot) { return slot->order.load(); });
-  for (const Slot* slot : slots) {
+  std::array<const KeptSlot*, 2> slots{&head().slots[0], &head().slots[1]};
+  std::ranges::sort(slots, std::greater<>(), [](const KeptSlot* slot) { return slot->order.load(); });
+  for (const KeptSlot* slot : slots) {
     if (slot->order.load(std::memory_order_acquire) != 0) {
-      states.push_back({.iteration = slot->iteration, .epoch = slot->epoch});
+      states.push_back(slot->state());
     }
   }
   return states;
@@ -524,11 +513,17 @@ std::vector<StateIdentity> KeptStates::List(uint64_t run_incarnation) const {
 
 absl::StatusOr<std::unique_ptr<WeightSource>> KeptStates::Read(const Owner& owner, const StateIdentity& state,
                                                                int32_t stage) const {
-  const Slot* slot = this->owner() == owner ? Find(state) : nullptr;
+  const KeptSlot* slot = this->owner() == owner ? Find(state) : nullptr;
   if (slot == nullptr) {
     return absl::NotFoundError(
         fmt::format("{} of rank {} is not kept in memory on this device; read a checkpoint instead", NameOfState(state),
                     owner.rank));
+  }
+  if (!IsAsSaved(*slot)) {
+    return absl::InternalError(fmt::format(
+        "{} of rank {}, which this process has kept in memory, has other bytes than it was saved with; this "
+        "process or this node's memory damages what it holds",
+        NameOfState(state), owner.rank));
   }
   auto source = std::make_unique<Source>(*this, *slot, stage);
   if (source->empty()) {
@@ -542,8 +537,8 @@ absl::StatusOr<std::unique_ptr<WeightSource>> KeptStates::Read(const Owner& owne
 void KeptStates::Forget() {
   static_cast<void>(Settle());
   if (memory_ != nullptr) {
-    for (Slot& slot : head().slots) {
-      slot.order.store(0, std::memory_order_relaxed);
+    for (const KeptSlot& slot : head().slots) {
+      static_cast<void>(SetOrder(slot, 0));
     }
   }
 }

@@ -4,6 +4,7 @@
 
 #include <catch2/catch.hpp>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -31,6 +32,12 @@ class KeptRank {
   absl::Status Begin(uint64_t epoch, const StateIdentity& from, int64_t memory_limit_bytes = 0, int32_t ranks = 1) {
     job.reset();
     kept_ = std::make_unique<KeptStates>(KeptStates::Open(UniqueFd(dup(memory_.get()))).value());
+    return BeginInPlace(epoch, from, memory_limit_bytes, ranks);
+  }
+  // Begins likewise, in the process that there is.
+  absl::Status BeginInPlace(uint64_t epoch, const StateIdentity& from, int64_t memory_limit_bytes = 0,
+                            int32_t ranks = 1) {
+    job.reset();
     network_ = std::make_unique<InProcessNetwork>(ranks);
     v1::PrepareCommand command = PrepareCommandFor(job_, {}, ranks, 0).prepare();
     command.set_first_iteration(from.iteration);
@@ -60,6 +67,17 @@ class KeptRank {
     CHECK(status.ok());
     return losses;
   }
+
+  // Flips a bit of a kept state: of the one that lies first, or of the other.
+  void Damage(bool first) {
+    const off_t at = lseek(memory_.get(), 0, SEEK_END) / 4 * (first ? 1 : 3);
+    char byte = 0;
+    REQUIRE(pread(memory_.get(), &byte, 1, at) == 1);
+    byte = static_cast<char>(byte ^ 0x40);
+    REQUIRE(pwrite(memory_.get(), &byte, 1, at) == 1);
+  }
+  // The states that a process finds which is given the memory.
+  std::vector<StateIdentity> Found() const { return KeptStates::Open(UniqueFd(dup(memory_.get())))->List(77); }
 
   std::unique_ptr<RankJob> job;
 
@@ -104,6 +122,40 @@ TEST_CASE("a rank goes on from either of its last two states in another process,
 
   REQUIRE(rank.Begin(4, {}).ok());  // or all
   CHECK(rank.Train(kLast) == expected);
+}
+
+TEST_CASE("a rank whose process has damaged one of its states goes on from the other, with the same losses") {
+  const TempDir dir;
+  KeptRank undisturbed(KeepingJob(dir));
+  REQUIRE(undisturbed.Begin(1, {}).ok());
+  const std::vector<double> expected = undisturbed.Train(kLast);
+  std::set<int64_t> lost;
+  for (const bool first : {true, false}) {
+    KeptRank rank(KeepingJob(dir));
+    REQUIRE(rank.Begin(1, {}).ok());
+    rank.Train(3);
+    rank.Damage(first);
+    const std::vector<StateIdentity> found = rank.Found();
+    REQUIRE(found.size() == 1);
+    lost.insert(found[0].iteration == 3 ? 2 : 3);
+    CHECK(rank.Begin(2, {found[0].iteration == 3 ? 2 : 3, 1}).message().find("has no such state of rank 0") !=
+          std::string::npos);
+    REQUIRE(rank.Begin(2, found[0]).ok());
+    CHECK(rank.job->kept_states() == found);
+    CHECK(rank.Train(kLast) == std::vector<double>(expected.begin() + found[0].iteration, expected.end()));
+    CHECK(rank.job->kept_states() == std::vector<StateIdentity>{{kLast, 2}, {kLast - 1, 2}});
+  }
+  CHECK(lost == std::set<int64_t>{2, 3});
+
+  // The same process, told to go back to a state that it has kept itself.
+  KeptRank rank(KeepingJob(dir));
+  REQUIRE(rank.Begin(1, {}).ok());
+  rank.Train(3);
+  rank.Damage(true);
+  const absl::Status one = rank.BeginInPlace(2, {3, 1});
+  const absl::Status other = rank.BeginInPlace(2, {2, 1});
+  CHECK(one.ok() != other.ok());
+  CHECK(absl::IsInternal(one.ok() ? other : one));
 }
 
 TEST_CASE("a state that is not kept is refused, and so is one of another epoch") {

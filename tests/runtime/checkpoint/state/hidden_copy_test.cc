@@ -81,6 +81,7 @@ bool KeepsStateBefore(uint64_t seed, bool updates_after) {
   pipeline.Iterate(0, DriveOrder::k1F1B);
   REQUIRE(device.WaitIdle(DeviceDeadlineNs()).ok());
   REQUIRE(device.Wait(*copied, DeviceDeadlineNs()).ok());
+  REQUIRE(kept.Settle().ok());
   const std::unique_ptr<WeightSource> state = *kept.Read(owner, {.iteration = 0, .epoch = 1}, 0);
   bool same = true;
   for (size_t i = 0; i < before.size(); ++i) {

@@ -95,11 +95,12 @@ class KeepingRank {
       stages_.push_back({.stage = stage, .parameters = sets_.back().all()});
     }
   }
-  // Saves what the parameters are, and waits for it.
+  // Saves what the parameters are, and waits until it is held.
   absl::Status SaveNow(KeptStates& kept, const StateIdentity& state) {
     GP_ASSIGN_OR_RETURN(const Completion copied, kept.Save(state, stages_));
     Device& device = device_ != nullptr ? static_cast<Device&>(*device_) : HostDevice();
-    return device.Wait(copied, DeviceDeadlineNs());
+    GP_RETURN_IF_ERROR(device.Wait(copied, DeviceDeadlineNs()));
+    return kept.Settle();
   }
   void Save(KeptStates& kept, const StateIdentity& state) {
     Become(state);

@@ -5,12 +5,15 @@
 #include <fmt/format.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <catch2/catch.hpp>
 #include <csignal>
+#include <fstream>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,6 +23,53 @@
 
 namespace geopipe {
 namespace {
+
+// The permissions of this process's mappings of the memory.
+std::vector<std::string> MappingsOf(const UniqueFd& memory) {
+  struct stat info {};
+  REQUIRE(fstat(memory.get(), &info) == 0);
+  std::vector<std::string> found;
+  std::ifstream maps("/proc/self/maps");
+  for (std::string line; std::getline(maps, line);) {
+    std::istringstream words(line);
+    std::string range;
+    std::string permissions;
+    std::string offset;
+    std::string device;
+    uint64_t inode = 0;
+    words >> range >> permissions >> offset >> device >> inode;
+    if (inode == info.st_ino && line.find("kept-states-test") != std::string::npos) {
+      found.push_back(permissions);
+    }
+  }
+  return found;
+}
+
+void FlipBit(const UniqueFd& memory, off_t at) {
+  char byte = 0;
+  REQUIRE(pread(memory.get(), &byte, 1, at) == 1);
+  byte = static_cast<char>(byte ^ 0x10);
+  REQUIRE(pwrite(memory.get(), &byte, 1, at) == 1);
+}
+
+constexpr off_t kSlotsAt = 32;
+constexpr off_t kSlotBytes = 32;
+constexpr off_t kLayoutAt = kSlotsAt + 2 * kSlotBytes;
+constexpr off_t kLayoutBytesAt = 28;
+constexpr off_t kVersionAt = 8;
+
+// The place of the first state, and the length of each.
+struct Rooms {
+  off_t first = 0;
+  off_t bytes = 0;
+};
+
+Rooms RoomsOf(const UniqueFd& memory) {
+  uint32_t layout_bytes = 0;
+  REQUIRE(pread(memory.get(), &layout_bytes, sizeof(layout_bytes), kLayoutBytesAt) == sizeof(layout_bytes));
+  const off_t head = (kLayoutAt + static_cast<off_t>(layout_bytes) + 4095) / 4096 * 4096;
+  return {.first = head, .bytes = (lseek(memory.get(), 0, SEEK_END) - head) / 2};
+}
 
 TEST_CASE("two states alternate, with all bits of their weights and moments, and outlive who has saved them") {
   const bool on_device = GENERATE(false, true);
@@ -84,9 +134,11 @@ TEST_CASE("a device knows the room for states as long as it is attached to it") 
   REQUIRE(kept.Attach(rank.device()).ok());
   REQUIRE(rank.device().registered().size() == 1);
   CHECK(rank.device().registered().begin()->second == KeptStates::BytesFor(rank.stages()));
+  CHECK(MappingsOf(memory) == std::vector<std::string>{"rw-s"});
   rank.Save(kept, {.iteration = 5, .epoch = 1});
   kept.Detach();
   CHECK(rank.device().registered().empty());
+  CHECK(MappingsOf(memory) == std::vector<std::string>{"r--s"});
   REQUIRE(kept.Attach(rank.device()).ok());
   REQUIRE(kept.Prepare(kOwner, larger.stages()).ok());  // another room
   CHECK(rank.device().registered().empty());
@@ -191,9 +243,10 @@ TEST_CASE("memory in which anything of the head is damaged, or that is cut off, 
   };
   save();
   uint32_t layout_bytes = 0;
-  REQUIRE(pread(memory.get(), &layout_bytes, sizeof(layout_bytes), 28) == sizeof(layout_bytes));
+  REQUIRE(pread(memory.get(), &layout_bytes, sizeof(layout_bytes), kLayoutBytesAt) == sizeof(layout_bytes));
   REQUIRE(layout_bytes > 1000);
-  for (off_t at = 0; at < 80 + static_cast<off_t>(layout_bytes); at = at == 31 ? 80 : at + 1) {  // but the two slots
+  const off_t end = kLayoutAt + static_cast<off_t>(layout_bytes);
+  for (off_t at = 0; at < end; at = at + 1 == kSlotsAt ? kLayoutAt : at + 1) {
     CAPTURE(at);
     char byte = 0;
     REQUIRE(pread(memory.get(), &byte, 1, at) == 1);
@@ -211,6 +264,108 @@ TEST_CASE("memory in which anything of the head is damaged, or that is cut off, 
     save();
     CHECK(Opened(memory).List(17) == Identities{{5, 1}});
   }
+}
+
+TEST_CASE("a bit that is flipped anywhere in a kept state costs that state, and the other one serves") {
+  const bool on_device = GENERATE(false, true);
+  CAPTURE(on_device);
+  const UniqueFd memory = NewMemory();
+  KeepingRank rank(on_device);
+  {
+    KeptStates kept = Opened(memory);
+    REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
+    rank.Save(kept, {.iteration = 5, .epoch = 1});
+    rank.Save(kept, {.iteration = 6, .epoch = 1});
+  }
+  const Rooms rooms = RoomsOf(memory);
+  int damaged = 0;
+  for (const int number : {0, 1}) {
+    const off_t room = rooms.first + number * rooms.bytes;
+    std::vector<off_t> places;
+    for (off_t at = kSlotsAt + number * kSlotBytes + 8; at < kSlotsAt + number * kSlotBytes + 28; ++at) {
+      places.push_back(at);  // which state it is, and the checksum
+    }
+    for (off_t at = room; at < room + rooms.bytes; at += 499) {
+      places.push_back(at);
+    }
+    const Identities other{number == 0 ? StateIdentity{6, 1} : StateIdentity{5, 1}};
+    for (const off_t at : places) {
+      CAPTURE(at);
+      std::vector<std::byte> before(kSlotBytes);
+      REQUIRE(pread(memory.get(), before.data(), before.size(), kSlotsAt + number * kSlotBytes) == kSlotBytes);
+      FlipBit(memory, at);
+      const Identities listed = Opened(memory).List(17);
+      FlipBit(memory, at);
+      if (listed != Identities{{6, 1}, {5, 1}}) {
+        REQUIRE(listed == other);
+        ++damaged;
+      } else {
+        REQUIRE(at >= room);  // room that no tensor fills
+      }
+      // Opened may have forgotten the state; the next place needs it.
+      REQUIRE(pwrite(memory.get(), before.data(), before.size(), kSlotsAt + number * kSlotBytes) == kSlotBytes);
+    }
+    REQUIRE(rank.IsWhole(Opened(memory), other[0]));
+  }
+  CHECK(damaged > 2 * 20 + 10);
+  // It stays forgotten, and its room is the next state's.
+  FlipBit(memory, rooms.first + rooms.bytes + 4);
+  CHECK(Opened(memory).List(17) == Identities{{5, 1}});
+  FlipBit(memory, rooms.first + rooms.bytes + 4);
+  CHECK(Opened(memory).List(17) == Identities{{5, 1}});
+  KeptStates kept = Opened(memory);
+  REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
+  rank.Save(kept, {.iteration = 6, .epoch = 2});
+  CHECK(kept.List(17) == Identities{{6, 2}, {5, 1}});
+  // Both.
+  FlipBit(memory, rooms.first);
+  FlipBit(memory, rooms.first + rooms.bytes);
+  const KeptStates none = Opened(memory);
+  CHECK(none.List(17).empty());
+  CHECK(none.owner() == kOwner);
+}
+
+TEST_CASE("a process does not read what it has saved itself and what was damaged since") {
+  const UniqueFd memory = NewMemory();
+  KeepingRank rank;
+  KeptStates kept = Opened(memory);
+  REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
+  rank.Save(kept, {.iteration = 5, .epoch = 1});
+  rank.Save(kept, {.iteration = 6, .epoch = 1});
+  FlipBit(memory, RoomsOf(memory).first + 100);
+  const absl::Status refused = kept.Read(kOwner, {5, 1}, 0).status();
+  CHECK(absl::IsInternal(refused));
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("the state before iteration 5 (epoch 1) of rank 2"));
+  CHECK(rank.IsWhole(kept, {6, 1}));
+  rank.Save(kept, {.iteration = 7, .epoch = 1});  // in its place
+  CHECK(rank.IsWhole(kept, {7, 1}));
+}
+
+TEST_CASE("a stray write of the process cannot reach what it keeps of the host's memory") {
+  const UniqueFd memory = NewMemory();
+  KeepingRank rank;
+  KeptStates kept = Opened(memory);
+  REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
+  REQUIRE(kept.Attach(HostDevice()).ok());
+  rank.Save(kept, {.iteration = 5, .epoch = 1});
+  CHECK(MappingsOf(memory) == std::vector<std::string>{"r--s"});
+}
+
+TEST_CASE("memory of a program of before, whose states have no checksums, counts as empty") {
+  const UniqueFd memory = NewMemory();
+  KeepingRank rank;
+  KeptStates kept = Opened(memory);
+  REQUIRE(kept.Prepare(kOwner, rank.stages()).ok());
+  rank.Save(kept, {.iteration = 5, .epoch = 1});
+  constexpr uint32_t kBefore = 2;
+  REQUIRE(pwrite(memory.get(), &kBefore, sizeof(kBefore), kVersionAt) == sizeof(kBefore));
+  KeptStates next = Opened(memory);
+  CHECK(next.List(17).empty());
+  CHECK_FALSE(next.owner().has_value());
+  REQUIRE(next.Prepare(kOwner, rank.stages()).ok());
+  CHECK(next.List(17).empty());
+  rank.Save(next, {.iteration = 6, .epoch = 1});
+  CHECK(Opened(memory).List(17) == Identities{{6, 1}});
 }
 
 TEST_CASE("noise in the place of a head counts as empty") {
