@@ -51,6 +51,8 @@ class Strays {
   std::vector<WorkerKey> UnknownAt(const NodeKey& node) const;
   std::vector<WorkerKey> UnknownOf(const std::string& job) const;
   std::vector<WorkerKey> Overdue(int64_t now_ns) const;
+  // Notes that nobody wants it any more, and that no agent can be told so. REQUIRES: it is there.
+  void GiveUp(const WorkerKey& worker) { strays_.at(worker).unknown = false; }
   // The worker that may still be on the device; nullptr: none.
   const Stray* Find(const WorkerKey& device) const;
 

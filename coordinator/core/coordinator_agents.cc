@@ -90,7 +90,12 @@ void Coordinator::OnWorkersListed(Now now, const NodeKey& node, const v1::AgentH
                                             .status = hello.worker_states(i).status()};
       continue;
     }
-    unknown_.OnListed(now, node, worker);
+    const bool is_left = unknown_.OnListed(now, node, worker);
+    if (Job* job = is_left ? jobs_.Find(worker.job()) : nullptr;
+        job != nullptr && job->run != nullptr && worker.incarnation() > job->run->life().incarnation) {
+      job->run->News(now.ns).OnLaterRun(KeyOf(worker));
+      Drive(now, *job);
+    }
   }
   for (Job* job : jobs_.Running()) {
     if (job->run->life().nodes.contains(node)) {

@@ -67,6 +67,7 @@ absl::StatusOr<v1::ResumeJobResponse> Coordinator::On(Now now, ResumeJob& event)
   GP_ASSIGN_OR_RETURN(Job* const job, jobs_.Named(event.name));
   v1::ResumeJobResponse response;
   if (job->run == nullptr && event.from == v1::RESUME_FROM_STORE && unknown_.StopOf(event.name) > 0) {
+    job->last_stored_worker = options_.incarnation;  // those that are still to be heard of are given up as well
     outbox_.Log(LogLevel::kWarning, event.name, "its run is given up, which this job store does not know");
     outbox_.AskToSchedule();
     *response.mutable_job() = SummaryOf(*job);

@@ -258,15 +258,16 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
     job.before = job.run->life().nodes;
   }
   Transition(now, job, v1::JOB_STATE_PENDING, cause, true);
+  job.last_worker = LastWorkerOf(job);
   if (job.run->crew().later.empty()) {
     StopAll(job, "the job begins again");
     NoteStrays(now, job);
   } else {
+    job.last_stored_worker = job.last_worker;
     unknown_.LeaveAlone(now, job);
   }
   job.past = std::move(job.run->told().iterations);
   job.checkpoints = job.run->life().checkpoints;
-  job.last_worker = LastWorkerOf(job);
   jobs_.SetRun(job, nullptr);
   job.return_due = false;
   outbox_.AskToSchedule();
@@ -423,6 +424,9 @@ void Coordinator::NoteStrays(Now now, const Job& job) {
   for (const auto& [worker, facts] : job.run->crew().workers) {
     if (!job.run->life().Has(worker) || facts.stage == WorkerFacts::Stage::kEnded) {
       continue;
+    }
+    if (const Stray* known = strays_.Find(worker); known != nullptr && known->unknown) {
+      continue;  // it has the device, so this one has ended
     }
     const NodeKey key = worker.node_key();
     const NodeRecord* node = membership_.Find(key);

@@ -167,7 +167,7 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
   job->detail = stored.detail;
   NumberKept(*job);
   job->iterations_before.resize(stored.detail.transitions_size(), 0);
-  job->last_worker = stored.record.last_worker();
+  job->last_worker = job->last_stored_worker = stored.record.last_worker();
   if (IsFinal(job->state())) {
     job->past = IterationLog(0, std::max(stored.next_iteration, stored.detail.summary().iterations_done()), 0);
     job->stored.has_more = stored.next_iteration > 0;
@@ -371,6 +371,9 @@ bool ForgetMark(Now now, Job& job, const NodeKey& node) {
 }
 
 uint64_t LastWorkerOf(const Job& job) {
+  if (job.run != nullptr && !job.run->crew().later.empty()) {  // workers live, and nobody knows which
+    return std::min(job.last_stored_worker, job.run->life().incarnation);
+  }
   return job.run == nullptr ? job.last_worker : std::max(job.last_worker, job.run->life().last_incarnation());
 }
 

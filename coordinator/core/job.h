@@ -47,8 +47,9 @@ struct Job {
   bool is_damaged = false;  // its row in the store cannot be read, and stays as it is
   JobSpec spec;             // unset for finished jobs of an earlier life of the coordinator
   RunOptions options;
-  uint64_t last_worker = 0;     // number of the latest worker of its runs that are over; 0: not known
-  std::unique_ptr<JobRun> run;  // from PROFILING until a final state, or until the job goes on elsewhere
+  uint64_t last_worker = 0;         // number of the latest worker of its runs that are over; 0: not known
+  uint64_t last_stored_worker = 0;  // of those that the store knew when this process began
+  std::unique_ptr<JobRun> run;      // from PROFILING until a final state, or until the job goes on elsewhere
 
   // --- While PENDING. ---
   std::string asks;                     // what decides which devices it gets at first (AskedFor)

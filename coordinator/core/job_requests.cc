@@ -96,6 +96,7 @@ absl::StatusOr<v1::ApplyJobResponse> JobRequests::On(Now now, ApplyJob& event) {
   Undo undo{.job = name, .removed = {}, .watches = {}};
   if (old != nullptr) {
     added->last_worker = LastWorkerOf(*old);
+    added->last_stored_worker = added->last_worker == 0 ? 0 : old->last_stored_worker;
   }
   if (forgotten != nullptr) {
     persist.forget = forgotten == old ? "" : forgotten->name();

@@ -9,23 +9,24 @@
 
 namespace geopipe {
 
-// Numbers ascend in the life of a store, so those beyond what is known of a job are of a later run than it knows of. No
-// number beyond its own start was given by anybody else than this process, which remembers.
+// Numbers ascend in the life of a store, so those beyond what it knew of a job when this process began are of a later
+// run than it knew of. No number beyond its own start was given by anybody else than this process, which remembers.
 bool UnknownWorkers::IsOver(const v1::WorkerId& worker) const {
   const Job* job = jobs_.Find(worker.job());
   const Stray* stray = strays_.Find(KeyOf(worker));
   if (stray != nullptr && stray->unknown && stray->incarnation == worker.incarnation()) {
     return false;
   }
-  return worker.incarnation() > options_.incarnation || (job != nullptr && worker.incarnation() <= LastWorkerOf(*job));
+  return worker.incarnation() > options_.incarnation ||
+         (job != nullptr && worker.incarnation() <= job->last_stored_worker);
 }
 
-void UnknownWorkers::OnListed(Now now, const NodeKey& node, const v1::WorkerId& worker) {
+bool UnknownWorkers::OnListed(Now now, const NodeKey& node, const v1::WorkerId& worker) {
   const WorkerKey key = KeyOf(worker);
   if (key.node_key() != node || IsOver(worker)) {
     Stop({node.site, node.node, key.device}, worker.job(), worker.incarnation(),
          "the coordinator does not know this worker's job as running");
-    return;
+    return false;
   }
   const Stray* known = strays_.Find(key);
   if (known == nullptr || known->incarnation != worker.incarnation()) {
@@ -36,6 +37,7 @@ void UnknownWorkers::OnListed(Now now, const NodeKey& node, const v1::WorkerId& 
         DisplayName(key), FormatSeconds(Strays::kUnknownNs), DisplayName(node));
   }
   strays_.AddUnknown(now.ns, key, worker.job(), worker.incarnation(), membership_.Find(node)->incarnation);
+  return true;
 }
 
 // The worker is named by its incarnation: a later run of that name may have workers there.
@@ -48,10 +50,23 @@ void UnknownWorkers::Stop(const WorkerKey& key, const std::string& job, uint64_t
   }
 }
 
+void UnknownWorkers::GiveUp(const WorkerKey& key, const std::string& reason, bool keeps_state) {
+  const Stray stray = *strays_.Find(key);
+  if (const NodeRecord* node = membership_.Find(key.node_key()); node != nullptr && node->incarnation == stray.agent) {
+    Stop(key, stray.job, stray.incarnation, reason, keeps_state);
+  } else {
+    strays_.GiveUp(key);
+  }
+}
+
+// Another worker on the device is of a later run, or of another job.
 void UnknownWorkers::LeaveAlone(Now now, const Job& job) {
   for (const auto& [key, facts] : job.run->crew().workers) {
     const NodeRecord* node = membership_.Find(key.node_key());
-    if (job.run->life().Has(key) && facts.stage != WorkerFacts::Stage::kEnded && node != nullptr) {
+    const Stray* known = strays_.Find(key);
+    const bool may_live =
+        facts.stage != WorkerFacts::Stage::kEnded && facts.sight != WorkerFacts::Sight::kUnseen && node != nullptr;
+    if (job.run->life().Has(key) && may_live && (known == nullptr || !known->unknown)) {
       strays_.AddUnknown(now.ns, key, job.name(), facts.worker.incarnation, node->incarnation);
     }
   }
@@ -60,7 +75,7 @@ void UnknownWorkers::LeaveAlone(Now now, const Job& job) {
 int64_t UnknownWorkers::StopOf(const std::string& job) {
   const std::vector<WorkerKey> workers = strays_.UnknownOf(job);
   for (const WorkerKey& key : workers) {
-    Stop(key, job, strays_.Find(key)->incarnation, "its run is given up for the state in the job store");
+    GiveUp(key, "its run is given up for the state in the job store");
   }
   return std::ssize(workers);
 }
@@ -70,7 +85,7 @@ void UnknownWorkers::OnTick(Now now) {
     const Stray stray = *strays_.Find(key);
     outbox_.Log(LogLevel::kWarning, stray.job, "worker {} is stopped: for {} nobody has known its run",
                 DisplayName(key), FormatSeconds(now.ns - stray.noted_ns));
-    Stop(key, stray.job, stray.incarnation, "no coordinator has known its run for long", true);
+    GiveUp(key, "no coordinator has known its run for long", true);
   }
 }
 
@@ -83,7 +98,7 @@ absl::StatusOr<v1::StopStrayResponse> UnknownWorkers::On(Now now, const StopStra
     told.set_job(stray.job);
     told.set_device(key.device);
     told.set_age_ns(now.ns - stray.noted_ns);
-    Stop(key, stray.job, stray.incarnation, "stopped by request");
+    GiveUp(key, "stopped by request");
   }
   if (response.strays().empty()) {
     return absl::NotFoundError(fmt::format(

@@ -25,8 +25,8 @@ class UnknownWorkers {
                  Strays& strays, Agents& agents)
       : options_(options), outbox_(outbox), membership_(membership), jobs_(jobs), strays_(strays), agents_(agents) {}
 
-  // Stops the worker of the node, or leaves it alone. REQUIRES: it belongs to no live run.
-  void OnListed(Now now, const NodeKey& node, const v1::WorkerId& worker);
+  // Stops the worker of the node, or leaves it alone: true. REQUIRES: it belongs to no live run.
+  bool OnListed(Now now, const NodeKey& node, const v1::WorkerId& worker);
   void OnTick(Now now);
   absl::StatusOr<v1::StopStrayResponse> On(Now now, const StopStray& event);
   // Leaves the workers of the job's run alone, which is given up because the store is older than it.
@@ -39,6 +39,8 @@ class UnknownWorkers {
   bool IsOver(const v1::WorkerId& worker) const;
   void Stop(const WorkerKey& key, const std::string& job, uint64_t incarnation, const std::string& reason,
             bool keeps_state = false);
+  // Stops one that was left alone, or waits for its end where its agent does not know it any more.
+  void GiveUp(const WorkerKey& key, const std::string& reason, bool keeps_state = false);
 
   const CoordinatorOptions& options_;
   Outbox& outbox_;

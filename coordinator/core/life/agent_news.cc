@@ -69,10 +69,6 @@ void AgentNews::OnNodeReturned(const NodeKey& node, const std::map<WorkerKey, Li
       worker.stage =
           living->second.attached && worker.stage == Stage::kStarting && fresh ? Stage::kAttached : worker.stage;
       const v1::WorkerStatus& status = living->second.status;
-      if (status.run_incarnation() == life_.incarnation &&
-          status.epoch() > (life_.epoch.has_value() ? life_.epoch->number : life_.epochs_before)) {
-        FollowEpoch(status.epoch());
-      }
       TakeStatus(worker, status);
       if (before == Sight::kOutOfReach) {  // the worker was only out of reach
         life_.posts.at(key).duty = Post::Duty::kServes;
@@ -107,23 +103,9 @@ void AgentNews::OnYounger(const WorkerKey& key, uint64_t number) {
   }
 }
 
-// The run is in a later epoch than its record knows of, of which only the members and the number can be known. That is
-// enough to end it.
-void AgentNews::FollowEpoch(uint64_t number) {
-  crew_.later = fmt::format("up to epoch {}, and its workers are in epoch {}",
-                            life_.epoch.has_value() ? life_.epoch->number : 0, number);
-  if (!life_.epoch.has_value()) {
-    return;
-  }
-  life_.epoch = {.number = number,
-                 .members = life_.Members(),
-                 .secret = life_.epoch->secret,
-                 .first_iteration = life_.epoch->first_iteration};
-  life_.committed = true;
-  crew_.rollout = PlanRollout(number, life_.plan->plan.grid, life_.members, true);
-  crew_.checkpoints.BeginEpoch(*life_.epoch, life_.incarnation, life_.plan->plan.sequence_length,
-                               life_.job.checkpoint.replicate > 0);
-  told_.iterations.BeginEpoch(number, told_.iterations.next());
+void AgentNews::OnLaterRun(const WorkerKey& key) {
+  crew_.later = fmt::format("of no run after it, and worker {} belongs to one", DisplayName(key));
+  crew_.succeeded = true;
 }
 
 // Orders and answers on a last state may have been lost with an agent, and nothing else would reveal it, so it is asked

@@ -26,11 +26,12 @@ class AgentNews : public Hearing {
   bool OnReplaced(const NodeKey& node) { return life_.checkpoints.marked.erase(node) > 0; }
   // The agent has this worker of the run, which is younger than the one that the life knows of.
   void OnYounger(const WorkerKey& key, uint64_t number);
+  // An agent has this worker of a later run of the job.
+  void OnLaterRun(const WorkerKey& key);
   void OnAllConnected();
   void OnTick();
 
  private:
-  void FollowEpoch(uint64_t number);
   void NoteSilence();
 };
 

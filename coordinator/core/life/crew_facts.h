@@ -74,6 +74,7 @@ struct CrewFacts {
 
   // --- Answers ---
   std::string later;        // agents tell of something in the run that its record does not know: what; empty: nothing
+  bool succeeded = false;   // it is a later run of the job
   bool from_store = false;  // the next epoch begins with a checkpoint, whatever workers hold
   std::string fault;        // a report that ends the job: the sentence that says why; empty: none
   FailureDiagnosis diagnosis;

@@ -13,6 +13,10 @@ void Hearing::TakeStatus(WorkerFacts& worker, const v1::WorkerStatus& status) {
   if (status.phase() == v1::WORKER_PHASE_UNSPECIFIED || status.epoch() < worker.epoch) {
     return;
   }
+  if (status.run_incarnation() == life_.incarnation &&
+      status.epoch() > (life_.epoch.has_value() ? life_.epoch->number : life_.epochs_before)) {
+    FollowEpoch(status.epoch());
+  }
   worker.epoch = status.epoch();
   worker.phase = status.phase();
   worker.next_iteration = status.next_iteration();
@@ -21,6 +25,33 @@ void Hearing::TakeStatus(WorkerFacts& worker, const v1::WorkerStatus& status) {
   if (life_.epoch.has_value() && status.epoch() == life_.epoch->number) {
     NoteReached(status.next_iteration());
   }
+}
+
+// The run is in a later epoch than its record knows of, of which only the members and the number can be known. That is
+// enough to end it.
+void Hearing::FollowEpoch(uint64_t number) {
+  crew_.later = fmt::format("up to epoch {}, and its workers are in epoch {}",
+                            life_.epoch.has_value() ? life_.epoch->number : 0, number);
+  if (!life_.epoch.has_value()) {
+    return;
+  }
+  life_.epoch = {.number = number,
+                 .members = life_.Members(),
+                 .secret = life_.epoch->secret,
+                 .first_iteration = life_.epoch->first_iteration};
+  life_.committed = true;
+  for (auto& [key, post] : life_.posts) {
+    WorkerFacts& worker = crew_.workers.at(key);
+    const bool is_gone = worker.stage == WorkerFacts::Stage::kEnded || worker.sight == WorkerFacts::Sight::kUnseen;
+    if (post.duty == Post::Duty::kLost && !is_gone) {  // that was before the later epoch
+      post.duty = Post::Duty::kServes;
+      worker.alone_since_ns.reset();
+    }
+  }
+  crew_.rollout = PlanRollout(number, life_.plan->plan.grid, life_.members, true);
+  crew_.checkpoints.BeginEpoch(*life_.epoch, life_.incarnation, life_.plan->plan.sequence_length,
+                               life_.job.checkpoint.replicate > 0);
+  told_.iterations.BeginEpoch(number, told_.iterations.next());
 }
 
 // Keeps the states of this run: memory that outlives a process may hold those of an earlier one.

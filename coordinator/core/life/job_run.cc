@@ -92,6 +92,7 @@ void JobRun::RestoreHistory(const v1::JobDetail& detail, Now now) {
 void JobRun::GoOnFrom(JobLife::Earlier earlier, IterationLog iterations) {
   life_.GoOnFrom(std::move(earlier));
   told_.iterations = std::move(iterations);
+  told_.evaluations.PassOver(life_.checkpoints.FirstIteration() - 1);  // as in the run before
 }
 
 // --- Deciding -----------------------------------------------------------------------------------------------------
@@ -194,7 +195,7 @@ Reaction JobRun::Lose(int64_t now_ns, Decision decision) {
   }
   life_.may_go_back = life_.ending = true;
   life_.wants.move = false;
-  if (!std::exchange(crew_.later, {}).empty()) {
+  if (!crew_.succeeded && !std::exchange(crew_.later, {}).empty()) {
     life_.outrun = life_.wants.pause = true;
   }
   life_.ended_at.reset();

@@ -19,14 +19,15 @@ constexpr int kMaxSaves = 5;  // of a state that is wanted elsewhere or at the e
 Answer Fault(const Situation& s) { return s.crew.fault.empty() ? std::nullopt : Fail(s.crew.fault); }
 
 // The store is older than the run. Its workers are left alone where the plan that they follow is not known; else they
-// end their epoch, and people choose.
+// end their epoch, and people choose. They are left alone, too, where there is a later run.
 Answer Outrun(const Situation& s) {
   if (s.crew.later.empty()) {
     return std::nullopt;
   }
   const std::string sentence = fmt::format("the job store is older than this run: it knows {}", s.crew.later);
-  return s.life.epoch.has_value() ? Decision{.kind = Decision::Kind::kLose, .sentence = sentence, .loss = "outrun"}
-                                  : Enter(v1::JOB_STATE_PENDING, sentence);
+  const bool ends_epoch = s.life.epoch.has_value() && (!s.crew.succeeded || s.life.state == v1::JOB_STATE_RUNNING);
+  return ends_epoch ? Decision{.kind = Decision::Kind::kLose, .sentence = sentence, .loss = "outrun"}
+                    : Enter(v1::JOB_STATE_PENDING, sentence);
 }
 
 // Names what a job that has diverged can go on from.
@@ -321,8 +322,10 @@ Answer Late(const Situation& s) {
 const Rule kRules[] = {
     {"outrun",
      {},
-     "agents tell of a later epoch or worker of the run than its record: the job store is an older one",
-     "RECOVERING, to be PAUSED until people choose; without an epoch PENDING, and its workers are left alone",
+     "agents tell of a later epoch or worker of the run than its record, or of a later run: the job store is an older "
+     "one",
+     "RECOVERING, to be PAUSED until people choose; without an epoch, or where there is a later run, PENDING, and the "
+     "workers are left alone",
      Outrun},
     {"fault", {}, "a report shows what no other worker could do better: data or replicas that differ", "FAILED", Fault},
     {"hopeless", {}, "a cause is known that would recur, or nothing may be started again", "FAILED", Hopeless},

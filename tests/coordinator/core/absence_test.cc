@@ -75,6 +75,23 @@ TEST_CASE("a worker that nobody knows is stopped when somebody says so") {
   CHECK(f.Last<ReplyToCall>().at(0).reply.status().code() == absl::StatusCode::kNotFound);
 }
 
+TEST_CASE("a worker that nobody knows and whose agent has come back without it holds its device until it has ended") {
+  Federation before;
+  Federation f = Forgetful(before);
+  f.Close(f.sessions["west"]);
+  f.Register("west", 2);
+  f.Step(StopStray{{{f.next_call++}, "north"}, "n0"});
+  f.Step(StopStray{{{f.next_call++}, "east"}, "n0"});
+  f.Step(StopStray{{{f.next_call++}, "west"}, "n0"});
+  CHECK(f.Stops() == 0);  // there is nobody to tell
+  f.job.name = "other";
+  f.Step(ApplyJob{f.next_call++, f.job, f.run});
+  f.RunFor(50 * kSecond);
+  CHECK_THAT(f.CauseOf("other"), Catch::Contains("its worker west/n0/0 is not known to have ended"));
+  f.RunFor(20 * kSecond);
+  CHECK(f.StateOf("other") == v1::JOB_STATE_PROFILING);
+}
+
 TEST_CASE("a worker of a run that is known to be over is stopped at once, also by another life of the coordinator") {
   Federation before;
   before.DriveTo(v1::JOB_STATE_RUNNING);
@@ -212,6 +229,20 @@ TEST_CASE("a store that is older than a run pauses the run, and people choose wh
   CHECK(f.broken == "");
 }
 
+// An agent that was started again as well does not know how far its worker is before that has spoken.
+TEST_CASE("a store that is older than a run is noticed by what its workers say, too") {
+  Outrun outrun(false);
+  Federation f(NextLife(Federation::RecoveringOptions()), outrun.older);
+  f.Register("north", 1, {outrun.before.IdOf(DeviceAt("north"))});
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  v1::WorkerReport report;
+  *report.mutable_heartbeat()->mutable_status() = StateOf(v1::WORKER_PHASE_TRAINING, 2, 3).status();
+  outrun.SessionReport(f, "north", report);
+  CHECK(f.Stops() == 0);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK(f.DetailOf("tiny").recoveries(0).kind() == "outrun");
+}
+
 // Numbers of workers ascend, and the agent that returns first may have the youngest.
 TEST_CASE("all workers that took the place of others since the store was stored are known for what they are") {
   Outrun outrun(true);
@@ -265,6 +296,60 @@ TEST_CASE("a store from before a job's run leaves its workers alone, and the job
         "store knows");
   f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_STORE});
   CHECK(f.Stops() == 3);
+  CHECK(f.broken == "");
+}
+
+TEST_CASE("a store from a run's first moments stops none of its workers, in whichever order their agents return") {
+  Federation before;
+  before.Step(ApplyJob{before.next_call++, before.job, before.run});
+  for (const std::string& site : before.sites) {
+    before.Register(site);
+  }
+  REQUIRE(before.StateOf("tiny") == v1::JOB_STATE_PROFILING);
+  StoredState older = before.Stored();
+  CoordinatorOptions options = NextLife();
+  for (const bool again : {false, true}) {  // another restart changes nothing
+    INFO("again " << again);
+    Federation f(options, older);
+    for (const std::string& site : f.sites) {
+      f.Register(site, 1, {before.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 1, 1)});
+      CHECK(f.Stops() == 0);
+    }
+    f.RunFor(10 * kSecond);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+    CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("waiting: 3 workers of this job are alive"));
+    older = f.Stored();
+    options = NextLife(options);
+  }
+}
+
+// A store knows a job's first run; the agents of some sites have workers of the one that has followed it elsewhere.
+TEST_CASE("a store that knows an earlier run of a job leaves the workers of the later one alone until people choose") {
+  Federation before(Federation::RecoveringOptions());
+  before.DriveTo(v1::JOB_STATE_RUNNING);
+  before.IterateAll(0);
+  Federation f(NextLife(Federation::RecoveringOptions()), before.Stored());
+  constexpr uint64_t kLater = Federation::kRun + 11;
+  const auto return_later = [&](const std::string& site) {
+    v1::WorkerState state = StateOf(v1::WORKER_PHASE_TRAINING, 2, 3);
+    state.mutable_status()->set_run_incarnation(Federation::kRun + 10);
+    f.Register(site, 1, {MakeWorkerId(DeviceAt(site), "tiny", kLater)}, 1, {state});
+    for (const SendToAgent& send : f.Last<SendToAgent>()) {
+      CHECK(send.message.stop_workers().incarnation() != kLater);
+    }
+  };
+  if (const bool restarts = GENERATE(false, true);
+      restarts) {  // the first run is given a worker where the later is not
+    f.Register("north");
+    f.RunFor(60 * kSecond);
+  }
+  return_later("east");
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  return_later("west");
+  f.RunFor(10 * kSecond);
+  CHECK_THAT(f.CauseOf("tiny"), Catch::StartsWith("waiting: 2 workers of this job are alive"));
+  f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_STORE});
+  CHECK(f.Stops() == 2);
   CHECK(f.broken == "");
 }
 

@@ -8,6 +8,7 @@
 
 #include "coordinator/core/order_log.h"
 #include "tests/coordinator/core/federation.h"
+#include "tests/coordinator/core/restarts.h"
 #include "tests/support/durations.h"
 
 namespace geopipe {
@@ -306,10 +307,10 @@ TEST_CASE("orders go on with their numbers when the agent process before is hear
 }
 
 TEST_CASE("a worker of an older run is stopped alone, not the newer run beside it") {
-  Federation f;
-  f.DriveTo(v1::JOB_STATE_RUNNING);
-  f.Close(f.sessions["east"]);
-  f.Register("east", 1, {f.IdOf({"east", "n0", 0}), MakeWorkerId({"east", "n0", 0}, "tiny", 5)});
+  Federation before;
+  before.DriveTo(v1::JOB_STATE_RUNNING);
+  Federation f(NextLife(), before.Stored());
+  f.Register("east", 1, {before.IdOf({"east", "n0", 0}), MakeWorkerId({"east", "n0", 0}, "tiny", 5)});
   REQUIRE(f.Stops() == 1);
   const auto sent = f.Last<SendToAgent>();
   const auto stop = std::ranges::find_if(sent, [](const SendToAgent& send) { return send.message.has_stop_workers(); });
