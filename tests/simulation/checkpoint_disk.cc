@@ -22,10 +22,13 @@ const CheckpointManifest* CheckpointFolder::Find(const CheckpointIdentity& ident
              : nullptr;
 }
 
-absl::Status CheckpointDisk::CheckRoot(const std::string& path, const CheckpointMark& mark) const {
+absl::Status CheckpointDisk::CheckRoot(const std::string& path, const CheckpointMark& mark) {
   if (away) {
     return OfNode(mark.expected ? absl::NotFoundError(path + ": lacks its mark")
                                 : absl::PermissionDeniedError(path + ": the mount point cannot be written"));
+  }
+  if (is_marked_by_people && mark.expected) {
+    marks_[path] = mark.id;
   }
   const auto found = marks_.find(path);
   const bool bears = found != marks_.end() && found->second == mark.id;

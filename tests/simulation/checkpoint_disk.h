@@ -51,9 +51,12 @@ class CheckpointDisk {
   bool unreadable = false;  // no file of the node can be opened
   bool full = false;        // nothing can be written
   bool away = false;        // it is not mounted
+  // The store may not know that the disk is a new one, or which marks its folders bear: people write the mark of a job
+  // into its folder, as the sentence about that says.
+  bool is_marked_by_people = false;
 
   // Stand in for CheckCheckpointRoot and MarkCheckpointRoot; a folder below the mount point cannot be written.
-  absl::Status CheckRoot(const std::string& path, const CheckpointMark& mark) const;
+  absl::Status CheckRoot(const std::string& path, const CheckpointMark& mark);
   absl::Status MarkRoot(const std::string& path, CheckpointMark& mark);
   // True when the path has had the mark of its job when a checkpoint was listed that is here, and the node's agent has
   // obeyed a coordinator ever since.

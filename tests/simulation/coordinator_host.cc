@@ -85,8 +85,8 @@ void Disk::Append(const JobProgress& progress) {
     }
     // A lost worker takes along what it had not reported; nothing else may be wrong. Every rank is busy half of the
     // time.
-    const bool may_lack =
-        job->record.epoch().number() > 1 || job->detail.recoveries_size() > 0 || rules_.LostWorker(progress.job);
+    const bool may_lack = job->record.epoch().number() > 1 || job->detail.recoveries_size() > 0 ||
+                          rules_.MayLack(progress.job, summary.iteration());
     const bool is_wrong = summary.has_loss() && summary.loss() != LossOf(summary.iteration());
     const bool is_whole = summary.has_loss() && std::abs(summary.bubble_ratio() - 0.5) <= 1e-9;
     if (is_wrong || (summary.incomplete() ? !may_lack : !is_whole)) {
@@ -184,6 +184,12 @@ absl::StatusOr<uint64_t> CoordinatorLife::NextIncarnation(int64_t now_unix_ns) {
   }
   disk_.incarnation = std::max<uint64_t>(disk_.incarnation + (uint64_t{1} << 32),
                                          static_cast<uint64_t>(std::max<int64_t>(0, now_unix_ns)));
+  // Agents obey nobody whose number is lower than one that they know. Where the store is older and the clock is behind
+  // as well, people have to mend that first.
+  if (disk_.incarnation <= disk_.highest_incarnation) {
+    disk_.incarnation = disk_.highest_incarnation + (uint64_t{1} << 32);
+  }
+  disk_.highest_incarnation = disk_.incarnation;
   return disk_.incarnation;
 }
 

@@ -28,8 +28,9 @@ class Disk {
   std::map<std::pair<std::string, std::string>, StoredLink> links;
   std::set<std::string> drained;  // sites
   uint64_t incarnation = 0;
-  bool full = false;           // nothing can be written
-  bool progress_full = false;  // progress cannot
+  uint64_t highest_incarnation = 0;  // that any store has had
+  bool full = false;                 // nothing can be written
+  bool progress_full = false;        // progress cannot
   // A job is FAILED from now on.
   std::function<void(const std::string& job, const std::string& cause)> on_failed;
   std::function<void(const std::string& job, const std::string& cause)> on_recovering;

@@ -517,7 +517,8 @@ void DataPlane::PollOne(Session& session) {
                          {.rank = session.rank,
                           .ranks = static_cast<int32_t>(session.peers.size()),
                           .identity = trainer.held_->identity,
-                          .lineage = trainer.held_->lineage});
+                          .lineage = trainer.held_->lineage,
+                          .secret = session.secret});
     world_.In(0, trainer.process_, [&trainer, epoch = session.epoch] { trainer.post_(Connected{epoch}); });
   }
   if (session.assured && now_ns >= session.finish_ns) {

@@ -61,6 +61,7 @@ constexpr std::array<Row, static_cast<size_t>(FaultKind::kCount)> kRows = {{
     {"no file can be opened on a node", 2, 1, 90},
     {"a node's checkpoints are not mounted", 3, 1, 90},
     {"a node's keeper and workers die together", 1, 0.1, 1},
+    {"the coordinator comes back with an older store", 4, 1, 240},
     {"a node goes down", 3, 2, 150},
 }};
 

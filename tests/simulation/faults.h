@@ -48,6 +48,7 @@ enum class FaultKind : uint8_t {
   kFilesFail,            // on a node: none can be opened or read
   kMountAway,            // that of a node's checkpoints
   kKeeperAndWorkersDie,  // of a node, together: by a limit on their memory
+  kStoreOlder,           // the coordinator comes back with its store as it was the duration before
   kNodeLeaves,           // its keeper is told to end, and after the duration it reboots
   kCount,
 };

@@ -13,6 +13,9 @@ void Ledger::OnApplied(const std::string& job, bool resumes) {
     truth.newest_listed = jobs_.at(truth.resumes).newest_listed;
   }
   latest_[job] = application;
+  if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
+    found->second.iterations = 0;  // of the one before
+  }
 }
 
 bool Ledger::LostBefore(const std::string& job, int64_t iteration) const {
@@ -46,6 +49,10 @@ void Ledger::NoteState(JobTruth& job, uint64_t epoch, int64_t iteration, uint64_
 void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& from) {
   RunTruth& truth = runs_[run];
   JobTruth& job = JobOf(truth);
+  CheckChosen(job, run, epoch);
+  if (secrets_.try_emplace({run, epoch}, from.secret).first->second != from.secret) {
+    world_.Break(fmt::format("job {}: epoch {} of run {:x} is used twice", job.job, epoch, run));
+  }
   if (epoch < truth.epoch) {
     world_.Break(fmt::format("job {}: a rank begins epoch {} after epoch {} had begun", job.job, epoch, truth.epoch));
   }
@@ -125,13 +132,20 @@ void Ledger::OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epo
   while (writer != nullptr && application != 0 && writer->application != application) {
     application = jobs_.at(application).resumes;
   }
+  const auto has_state = [&](const JobTruth& truth) {
+    const auto state = truth.states.find({written_epoch, iteration});
+    return truth.job == job.job && state != truth.states.end() && state->second == lineage;
+  };
+  // Where a store was older, folders have checkpoints of what was forgotten, too.
+  const bool was_forgotten = forgotten_.contains(job.job);
+  if (was_forgotten && std::ranges::any_of(jobs_, [&](const auto& entry) { return has_state(entry.second); })) {
+    return;
+  }
   if (writer == nullptr || application == 0) {
     world_.Break(fmt::format("job {} goes on from a checkpoint of another job", job.job));
     return;
   }
-  const JobTruth& written = jobs_.at(application);
-  const auto state = written.states.find({written_epoch, iteration});
-  if (state == written.states.end() || state->second != lineage) {
+  if (!has_state(jobs_.at(application))) {
     world_.Break(
         fmt::format("job {}: the checkpoint of iteration {} of epoch {} is not of the state that its ranks had",
                     job.job, iteration, written_epoch));
@@ -151,12 +165,98 @@ void Ledger::OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t ite
                              next - 1));
   }
   next = iteration + 1;
+  truth.reached = std::max(truth.reached, next);
   NoteState(job, epoch, next, lineage);
   if (static_cast<size_t>(next) == job.line.size() && epoch == job.epoch) {
     job.line.push_back(lineage);
   }
   truth.progress_ns = job.progress_ns = world_.now_ns();
   ++iterations_;
+}
+
+// --- An older store -----------------------------------------------------------------------------------------------
+
+void Ledger::OnOlderStore(const std::string& job, Older older) {
+  Forgotten& forgotten = forgotten_[job];
+  older.forgotten.outrun = older.forgotten.outrun || forgotten.outrun;
+  older.forgotten.iterations = std::max(older.forgotten.iterations, forgotten.iterations);
+  forgotten = std::move(older.forgotten);
+  if (older.application == 0) {
+    return;  // the store does not know the job, or that it is not over
+  }
+  latest_[job] = older.application;
+  if (!older.goes_on) {
+    // The numbers behind the store's may be used again: nobody is left who could tell of them.
+    std::erase_if(secrets_, [&](const auto& entry) {
+      return entry.first.first == older.run && entry.first.second > older.epoch;
+    });
+    OnGivenUp(job, older.run, older.epoch);
+    if (older.run != 0) {
+      runs_[older.run].epoch = older.epoch;
+    }
+  }
+}
+
+// The job goes on as if it had been applied again, from what the store knows.
+void Ledger::OnGivenUp(const std::string& job, uint64_t run, uint64_t epoch) {
+  const uint64_t from = latest_.at(job);
+  const uint64_t application = jobs_.size() + 1;
+  JobTruth& truth = jobs_[application];
+  truth.job = job;
+  truth.resumes = from;
+  truth.progress_ns = world_.now_ns();
+  truth.states = jobs_.at(from).states;
+  std::erase_if(truth.states, [&](const auto& entry) { return entry.first.first > epoch; });
+  latest_[job] = application;
+  if (run != 0) {
+    RunTruth& live = runs_[run];
+    live.application = application;
+    live.next.clear();
+    live.lost_memory = true;
+  }
+}
+
+// No epoch begins by itself beside workers that are left, or with them.
+void Ledger::CheckChosen(const JobTruth& job, uint64_t run, uint64_t epoch) {
+  const Forgotten* forgotten = FindForgotten(job.job);
+  if (forgotten == nullptr || (forgotten->begun.first == run && epoch <= forgotten->begun.second)) {
+    return;
+  }
+  for (const auto& [incarnation, left] : forgotten->left) {
+    if (hears(left.site)) {
+      world_.Break(
+          fmt::format("job {}: epoch {} of run {:x} begins, nobody has chosen, and worker {:x} at {} is of a "
+                      "run or an epoch that the store did not know",
+                      job.job, epoch, run, incarnation, left.site));
+    }
+  }
+}
+
+void Ledger::OnStopOrdered(const std::string& job, uint64_t incarnation) {
+  const Forgotten* forgotten = FindForgotten(job);
+  if (forgotten != nullptr && forgotten->left.contains(incarnation) && !excused(job)) {
+    world_.Break(fmt::format("worker {:x} of job {} is stopped, and its run was well: the store is older than it",
+                             incarnation, job));
+  }
+}
+
+void Ledger::OnGone(const std::string& job, uint64_t incarnation) {
+  if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
+    found->second.left.erase(incarnation);
+  }
+}
+
+void Ledger::OnDeviceGiven(const std::string& job, const std::string& site, int32_t device) {
+  for (const auto& [other, forgotten] : forgotten_) {
+    for (const auto& [incarnation, left] : forgotten.left) {
+      if (left.site == site && left.device == device) {
+        world_.Break(
+            fmt::format("job {} is given device {} of {}, where worker {:x} of job {} is, which the store did "
+                        "not know",
+                        job, device, site, incarnation, other));
+      }
+    }
+  }
 }
 
 }  // namespace geopipe::simulation

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -27,6 +28,23 @@ struct RankBeginning {
   int32_t ranks = 0;
   StateIdentity identity;
   uint64_t lineage = 0;
+  std::string secret;  // of the epoch
+};
+
+// A worker of a run that trained when an older store took the place of the newest, which does not know it, or not how
+// far it is.
+struct LeftWorker {
+  std::string site;
+  int32_t device = 0;
+};
+
+// Everything that a job's store may have forgotten since an older one took its place.
+struct Forgotten {
+  int64_t iterations = 0;               // reports of those below may be
+  std::map<uint64_t, LeftWorker> left;  // by incarnation; nobody may stop them before people choose
+  std::pair<uint64_t, uint64_t> begun;  // run and epoch that were the latest
+  bool outrun = false;                  // some were left
+  int64_t heard_ns = 0;                 // time since, while all of its sites could be heard
 };
 
 // One run of a job: what its ranks did.
@@ -34,6 +52,7 @@ struct RunTruth {
   uint64_t application = 0;
   int32_t ranks = 0;                // of its latest epoch
   std::map<int32_t, int64_t> next;  // by rank: iterations finished
+  int64_t reached = 0;              // iterations that some rank has finished
   uint64_t epoch = 0;               // the latest that any rank has begun
   StateIdentity epoch_from;         // that it begins with
   int64_t progress_ns = 0;          // when an iteration was finished last
@@ -85,6 +104,52 @@ class Ledger {
   // A rank has finished an iteration; `lineage` of the state behind it.
   void OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t iteration, uint64_t lineage);
 
+  // --- An older store ---
+  // The store is one that knows the job as of this application, and has forgotten this. `run`: that it has, or 0;
+  // `goes_on`: some of its workers live.
+  struct Older {
+    uint64_t application = 0;
+    uint64_t run = 0;
+    uint64_t epoch = 0;
+    bool goes_on = false;
+    Forgotten forgotten;
+  };
+  void OnOlderStore(const std::string& job, Older older);
+  uint64_t ApplicationOf(const std::string& job) const { return latest_.contains(job) ? latest_.at(job) : 0; }
+  uint64_t ApplicationOfRun(uint64_t run) const { return Find(run) == nullptr ? 0 : Find(run)->application; }
+  // nullptr: its store is no older one.
+  const Forgotten* FindForgotten(const std::string& job) const {
+    const auto found = forgotten_.find(job);
+    return found == forgotten_.end() ? nullptr : &found->second;
+  }
+  // True when the report of what was done before the iteration may be forgotten.
+  bool MayLack(const std::string& job, int64_t iteration) const {
+    return FindForgotten(job) != nullptr && iteration < FindForgotten(job)->iterations;
+  }
+  // All sites of the job could be heard for so long.
+  void NoteHeard(const std::string& job, int64_t for_ns) {
+    if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
+      found->second.heard_ns += for_ns;
+    }
+  }
+  // The user has chosen where a job goes on that the store is older than, or to end it.
+  void OnChosen(const std::string& job) {
+    if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
+      found->second.left.clear();
+    }
+  }
+  // He has given up what the store does not know. `run`: that goes on; 0: another one will. `epoch`: the latest that is
+  // not given up.
+  void OnGivenUp(const std::string& job, uint64_t run, uint64_t epoch);
+  // An agent tells the worker to stop.
+  void OnStopOrdered(const std::string& job, uint64_t incarnation);
+  // The worker has ended, or no agent knows it any more.
+  void OnGone(const std::string& job, uint64_t incarnation);
+  // A run is given the device.
+  void OnDeviceGiven(const std::string& job, const std::string& site, int32_t device);
+  // True when the coordinator hears of the site. Set once.
+  std::function<bool(const std::string& site)> hears;
+
   // Something was done to the job that it may fail of.
   void Excuse(const std::string& job, const std::string& why) { excuses_[job].insert(why); }
   void Forget(const std::string& job) {
@@ -120,6 +185,7 @@ class Ledger {
  private:
   JobTruth& JobOf(const RunTruth& run) { return jobs_.at(run.application); }
   void BeginJob(JobTruth& job, const RankBeginning& from);
+  void CheckChosen(const JobTruth& job, uint64_t run, uint64_t epoch);
   bool IsPassedOver(const JobTruth& job, int64_t iteration) const;
   void NoteState(JobTruth& job, uint64_t epoch, int64_t iteration, uint64_t lineage);
 
@@ -128,7 +194,9 @@ class Ledger {
   std::map<uint64_t, JobTruth> jobs_;       // by application
   std::map<std::string, uint64_t> latest_;  // application of the job
   std::map<std::string, std::set<std::string>> excuses_;
-  std::set<std::string> were_excused_;  // in an earlier application
+  std::set<std::string> were_excused_;                            // in an earlier application
+  std::map<std::string, Forgotten> forgotten_;                    // by job
+  std::map<std::pair<uint64_t, uint64_t>, std::string> secrets_;  // by run and epoch
   bool disk_lost_ = false;
   int64_t iterations_ = 0;  // of all ranks of all runs
 };

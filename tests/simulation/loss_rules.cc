@@ -23,7 +23,7 @@ void LossRules::OnFailed(const std::string& name, const std::string& cause) {
   const StoredJob& stored = *disk_.Find(name);
   if (recover_ && HasEpoch(stored)) {
     const auto says = [&](std::string_view words) { return cause.find(words) != std::string::npos; };
-    if (!IsGone(name, cause) && !(ledger_.excused(name) && says(" times within an hour: "))) {
+    if (!IsGone(name, cause) && !IsOlder(name, cause) && !(ledger_.excused(name) && says(" times within an hour: "))) {
       world_.Break(fmt::format("job {} fails and could go on: {}", name, cause));
     }
     return;
@@ -38,14 +38,16 @@ void LossRules::OnFailed(const std::string& name, const std::string& cause) {
       user_.jobs().at(name).resumes && (cause.find("give it more training.iterations") != std::string::npos ||
                                         cause.find("is of another run on node") != std::string::npos ||
                                         (none_is_left && cause.find("no node has a checkpoint") != std::string::npos));
-  if (!cannot_resume && !IsGone(name, cause) && !MayLose(name, stored)) {
+  if (!cannot_resume && !IsGone(name, cause) && !IsOlder(name, cause) && !MayLose(name, stored)) {
     world_.Break(fmt::format("job {} fails without a cause: {}", name, cause));
   }
 }
 
 // True when the cause is a checkpoint that cannot be read, and its missing files went with some disk.
 bool LossRules::IsGone(const std::string& name, const std::string& cause) const {
-  const bool some_lost = std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); });
+  // An older store lists checkpoints that have given way to newer ones since.
+  const bool some_lost = ledger_.FindForgotten(name) != nullptr ||
+                         std::ranges::any_of(nodes_, [](const auto& node) { return node->checkpoints().lost(); });
   constexpr std::string_view kLacks = "no source has ";
   constexpr std::string_view kOf = " of iteration ";
   const size_t lacks = cause.find(kLacks);
@@ -63,8 +65,21 @@ bool LossRules::IsGone(const std::string& name, const std::string& cause) const 
          });
 }
 
+// True when the cause is that the store is older, and it is.
+bool LossRules::IsOlder(const std::string& name, const std::string& cause) const {
+  const Forgotten* forgotten = ledger_.FindForgotten(name);
+  if (forgotten == nullptr) {
+    return false;
+  }
+  if (cause.starts_with("the job store is older than this run")) {
+    return forgotten->outrun;
+  }
+  return cause.find("of a later run of this job than the job store knows") != std::string::npos ||
+         cause.find("has checkpoints of another run there") != std::string::npos;
+}
+
 void LossRules::OnRecovering(const std::string& name, const std::string& cause) {
-  if (!IsGone(name, cause) && !MayLose(name, *disk_.Find(name))) {
+  if (!IsGone(name, cause) && !IsOlder(name, cause) && !MayLose(name, *disk_.Find(name))) {
     world_.Break(fmt::format("job {} recovers without a cause: {}", name, cause));
   }
   // The first time at once, then after at least half of 1, 2, 4, 8 s; workers of two nodes may be lost at each start.
@@ -89,7 +104,10 @@ bool LossRules::MayLose(const std::string& name, const StoredJob& stored) const 
     const auto cut = cut_until_ns_.find(site);
     return cut != cut_until_ns_.end() && now_ns < cut->second + kPatienceNs;
   });
-  if (ledger_.excused(name) || is_cut) {
+  // Workers that an older store knows may have ended long ago.
+  const Forgotten* forgotten = ledger_.FindForgotten(name);
+  const bool may_miss = forgotten != nullptr && forgotten->heard_ns < kPatienceNs;
+  if (ledger_.excused(name) || is_cut || may_miss) {
     return true;
   }
   const bool trains = job.state == v1::JOB_STATE_RUNNING;

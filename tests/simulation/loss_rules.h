@@ -40,6 +40,7 @@ class LossRules {
 
  private:
   bool IsGone(const std::string& name, const std::string& cause) const;
+  bool IsOlder(const std::string& name, const std::string& cause) const;
   bool MayLose(const std::string& name, const StoredJob& stored) const;
 
   World& world_;

@@ -455,6 +455,9 @@ void Node::Carry(AgentLife& life, agent::SendToWorker& effect) {
     return;
   }
   if (const std::shared_ptr<Worker> worker = found->second->worker.lock()) {
+    if (effect.message.command().has_stop()) {
+      ledger_.OnStopOrdered(worker->id().job(), worker->id().incarnation());
+    }
     world_.In(kLocalNs, worker->process(),
               [worker, stream = found->second->stream, message = std::move(effect.message)] {
                 worker->Take(AgentSaid{stream, message});

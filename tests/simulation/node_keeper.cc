@@ -212,6 +212,7 @@ void Node::Carry(KeeperLife& life, agent::LeaveKeeper& effect) {
 }
 
 void Node::OnWorkerDeath(Worker& worker) {
+  ledger_.OnGone(worker.id().job(), worker.id().incarnation());
   worker.trainer().Interrupt();
   if (agent_ != nullptr && agent_->process->alive) {
     for (const auto& [session, attachment] : agent_->attachments) {
@@ -269,6 +270,7 @@ void Node::LoseState() {
       worker->Kill();
     }
     if (worker->process()->alive) {
+      ledger_.OnGone(worker->id().job(), worker->id().incarnation());
       worker->process()->on_death = [raw = worker.get()] { raw->trainer().Interrupt(); };
       worker->stray_ns_ = world_.now_ns();
       strays_.push_back(worker);

@@ -13,6 +13,7 @@
 #include "tests/simulation/ledger.h"
 #include "tests/simulation/loss_rules.h"
 #include "tests/simulation/node.h"
+#include "tests/simulation/older_store.h"
 #include "tests/simulation/reach.h"
 #include "tests/simulation/site_rules.h"
 #include "tests/simulation/user.h"
@@ -58,12 +59,17 @@ class Simulation final : public Listener {
         }
       }
     };
+    ledger_.hears = [this](const std::string& site) { return reach_.silent_ns(site) < kSecondNs; };
     hold_agent_ns_.assign(nodes_.size(), 0);
     agent_gone_ns_.assign(nodes_.size(), 0);
   }
 
   Outcome Run() {
     for (const Fault& fault : faults_) {
+      if (fault.kind == FaultKind::kStoreOlder) {
+        world_.In(std::max<int64_t>(0, fault.at_ns - fault.duration_ns - world_.now_ns()),
+                  [this, fault] { older_store_.Copy(fault.at_ns); });
+      }
       world_.In(fault.at_ns - world_.now_ns(), [this, fault] { Happen(fault); });
     }
     world_.In(0, [this] { Poll(); });
@@ -483,6 +489,12 @@ class Simulation final : public Listener {
       case FaultKind::kMountAway:
         node.checkpoints().away = true;
         return world_.In(fault.duration_ns, [&node] { node.checkpoints().away = false; });
+      case FaultKind::kStoreOlder:
+        hold_coordinator_ns_ = world_.now_ns() + (1 + fault.target % 20) * kSecondNs;
+        if (coordinator_ != nullptr) {
+          world_.Kill(coordinator_->process());
+        }
+        return older_store_.PutBack(fault.at_ns);
       case FaultKind::kKeeperAndWorkersDie:
         ExcuseNode(i, "a worker dies");
         if (node.keeper() != nullptr) {
@@ -622,6 +634,7 @@ class Simulation final : public Listener {
   Reach reach_{world_, sites_};
   User user_{world_, disk_, ledger_, plane_, reach_};
   std::vector<std::unique_ptr<Node>> nodes_;
+  OlderStore older_store_{world_, disk_, ledger_, user_, nodes_};
   LossRules losses_{world_, user_, disk_, ledger_, plane_, reach_, nodes_, restarts_ > 0};
   SiteRules site_rules_{world_, user_, disk_, plane_, nodes_, devices_, restarts_ > 3};
   std::shared_ptr<CoordinatorLife> coordinator_;

@@ -8,6 +8,9 @@
 //   - every evaluation is told once, in order, with its loss, or as lost where a worker was;
 //   - what was acknowledged to the user is there after any restart, and a pause comes about;
 //   - jobs of a name are numbered one after the other, and an earlier one is kept and never written again;
+//   - when the store is put back to an older one, only what came since is forgotten: no worker of a run that goes on is
+//     stopped, nor its device given away, and no epoch begins beside it or with it before the user has chosen; no epoch
+//     of a run is used twice;
 //   - at most one worker runs on a device, and none outlives its right to run;
 //   - no link of a site is probed on which a job has workers;
 //   - a job fails only for a cause, and one that is cancelled with a checkpoint has all of its work in it;

@@ -101,7 +101,8 @@ void StoreRules::CheckEvaluations(const std::string& job, const v1::JobDetail& b
   for (int i = before.evaluations_size(); i < now.evaluations_size(); ++i) {
     const v1::EvaluationSummary& each = now.evaluations(i);
     const bool in_order = i == 0 || each.iteration() > now.evaluations(i - 1).iteration();
-    const bool right = each.incomplete() ? ledger_.excused(job) || ledger_.LostBefore(job, each.iteration())
+    const bool right = each.incomplete() ? ledger_.excused(job) || ledger_.LostBefore(job, each.iteration()) ||
+                                               ledger_.MayLack(job, each.iteration() - 1)
                                          : each.loss() == ValidationLossOf(each.iteration());
     if (!in_order || !right) {
       world_.Break(fmt::format("job {}: the evaluation after {} iterations {}", job, each.iteration(),
@@ -207,6 +208,11 @@ void StoreRules::OnRecord(const StoredJob& job, const v1::JobRecord& now, const 
   if (now.run_incarnation() < applied.run) {
     world_.Break(fmt::format("job {}: run {:x} is stored after run {:x}", name, now.run_incarnation(), applied.run));
   }
+  for (const v1::RecordedWorker& worker : now.crew()) {
+    if (now.run_incarnation() > applied.run) {
+      ledger_.OnDeviceGiven(name, worker.site(), worker.device());
+    }
+  }
   for (const v1::RecordedSite& site : now.sites()) {
     if (now.run_incarnation() > applied.run && drained.contains(site.name())) {
       world_.Break(fmt::format("job {} is given devices of {}, which is drained", name, site.name()));
@@ -271,7 +277,7 @@ void StoreRules::CheckSaved(const StoredJob& job) {
                             : static_cast<int64_t>(job.detail.checkpoints().rbegin()->identity().iteration());
   const JobTruth* truth = ledger_.Find(job.detail.summary().name());
   const RunTruth* run = ledger_.Find(job.record.run_incarnation());
-  const int64_t reached = truth == nullptr ? saved : std::ssize(truth->line) - 1;
+  const int64_t reached = truth == nullptr || truth->epoch == 0 ? saved : std::ssize(truth->line) - 1;
   const bool is_kept = run == nullptr || (run->keeps && !run->lost_memory);
   if (saved != job.record.epoch().next_iteration() || (is_kept ? saved != reached : saved > reached)) {
     world_.Break(

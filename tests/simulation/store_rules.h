@@ -28,8 +28,6 @@ class StoreRules {
   void OnReplaced(const StoredJob* old, std::string_view keep_as, const std::vector<StoredJob>& jobs);
   // Something of the job is about to be written.
   void OnWritten(std::string_view job);
-  // True when a worker of the job was lost, whether or not the coordinator had to start another.
-  bool LostWorker(const std::string& job) const { return ledger_.LostWorker(job); }
   // The iteration that the job begins with, as it was applied last.
   int64_t FirstOf(const std::string& job) const;
   // Judges an outcome that is about to be written over `before`.
@@ -43,7 +41,6 @@ class StoreRules {
   bool has_epoch(uint64_t run, uint64_t number) const { return epochs_.contains({run, number}); }
   bool has_secret(uint64_t number, const std::string& secret) const { return secrets_.contains({number, secret}); }
 
- private:
   // A job as it was applied last.
   struct Applied {
     std::string path;
@@ -53,6 +50,15 @@ class StoreRules {
     uint64_t epoch_run = 0;
     std::deque<int64_t> moves_ns;  // since the last progress
   };
+  const std::map<std::string, Applied>& applied() const { return applied_; }
+  // The store is one of the time when this was known.
+  void OnOlderStore(const std::map<std::string, Applied>& applied) { applied_ = applied; }
+  // The iteration may be stored without what some rank has reported of it.
+  bool MayLack(const std::string& job, int64_t iteration) const {
+    return ledger_.LostWorker(job) || ledger_.MayLack(job, iteration);
+  }
+
+ private:
   void CheckEpoch(const StoredJob& job, const v1::JobRecord& now, Applied& applied);
   void CheckListed(const std::string& job, const v1::CheckpointSummary& summary);
   void CheckCopied(const std::string& job, const v1::CheckpointSummary& summary);

@@ -4,12 +4,15 @@
 #include <utility>
 
 #include "coordinator/core/run/job_state.h"
+#include "runtime/manifest/job_manifest.h"
 
 namespace geopipe::simulation {
 namespace {
 
 // Time for the iteration under way to end, or to be found impossible to finish.
 constexpr int64_t kPauseNs = 40 * kSecondNs;
+// Time for reports to count as lost.
+constexpr int64_t kForgottenNs = 150 * kSecondNs;
 // Silence that the coordinator takes note of.
 constexpr int64_t kNoticedNs = 2 * kSecondNs;
 
@@ -23,6 +26,7 @@ void User::Want(JobSpec spec, int64_t apply_ns) {
 
 void User::Meet(const std::shared_ptr<CoordinatorLife>& coordinator) {
   coordinator_ = coordinator;
+  met_ns_ = world_.now_ns();
   coordinator->on_watch = [this](CallId call, const std::vector<v1::WatchJobResponse>& messages) {
     OnWatch(call, messages);
   };
@@ -47,6 +51,8 @@ void User::Follow() {
     }
     if (!reach_.hears(job.spec.placement.sites)) {
       job.unreachable_ns += kPollNs;
+    } else if (CanCall()) {
+      ledger_.NoteHeard(name, kPollNs);
     }
     CheckPause(name, job, stored);
     CheckAbandonment(name, job);
@@ -61,8 +67,10 @@ void User::Follow() {
     }
     if ((stored == nullptr || (IsFinal(state) && !job.applied)) && now_ns >= job.apply_ns) {
       Apply(name, job);
+    } else if (const v1::ResumeFrom from = Choice(job, stored); from != v1::RESUME_FROM_UNSPECIFIED) {
+      Resume(name, job, from);
     } else if (job.wants_resume) {
-      Resume(name, job);
+      Resume(name, job, v1::RESUME_FROM_UNSPECIFIED);
     } else if (stored != nullptr && now_ns >= next_look_ns_) {  // perhaps the answer to its submission was lost
       Ask(name, job);
     }
@@ -116,7 +124,8 @@ void User::Cancel(const std::string& name) {
   Begin(job);
   const bool checkpoint = !job.spec.checkpoint.path.empty() && world_.Chance(0.5);
   coordinator_->Call(
-      [name, checkpoint](CallId call) {
+      [this, name, checkpoint](CallId call) {
+        ledger_.OnChosen(name);
         return CancelJob{call, name, "the user wants it so", checkpoint};
       },
       [this, name, checkpoint](const absl::StatusOr<ControlReply>& reply) {
@@ -189,6 +198,51 @@ void User::Uncordon() {
   }
 }
 
+void User::OnOlderStore() {
+  for (auto& [name, job] : jobs_) {
+    const StoredJob* stored = disk_.Find(name);
+    if (stored == nullptr && ledger_.ApplicationOf(name) == 0) {
+      continue;  // it is still to be applied
+    }
+    job.watch = 0;
+    job.watched = stored == nullptr ? 0 : stored->next_iteration;
+    job.joined = job.watch_over = job.calling = job.wants_resume = false;
+    job.choose_ns = world_.now_ns() + world_.Between(5, 20) * kSecondNs;
+    job.applied = stored != nullptr && !IsFinal(stored->detail.summary().state());
+    job.paused = job.paused && job.applied && stored->record.pause_wanted();
+    if (stored != nullptr) {
+      job.spec.checkpoint.path = ParseManifest(stored->detail.manifest())->checkpoint.path;
+    }
+    if (!job.applied) {
+      job.apply_ns = world_.now_ns() + world_.Between(8, 20) * kSecondNs;
+      job.resumes = stored == nullptr && !job.spec.checkpoint.path.empty() && world_.Chance(0.5);
+      ++job.runs;
+      if (!job.spec.checkpoint.path.empty() && !job.resumes) {
+        job.spec.checkpoint.path = fmt::format("/checkpoints/{}-{}", name, job.runs);
+      }
+    }
+  }
+  for (const std::string& site : disk_.drained) {
+    drained_.try_emplace(site, world_.now_ns());
+  }
+}
+
+// The user has put an older store back: looks at the jobs that wait, and lets those go on that need not.
+v1::ResumeFrom User::Choice(const UserJob& job, const StoredJob* stored) {
+  if (job.choose_ns < 0 || world_.now_ns() < job.choose_ns || stored == nullptr) {
+    return v1::RESUME_FROM_UNSPECIFIED;
+  }
+  const v1::JobSummary& seen = job.detail.summary();
+  if (job.state == v1::JOB_STATE_PENDING && seen.state() == v1::JOB_STATE_PENDING &&
+      seen.cause().find("this job store is older than their run") != std::string::npos) {
+    return v1::RESUME_FROM_STORE;
+  }
+  if (job.state != v1::JOB_STATE_PAUSED || job.paused) {
+    return v1::RESUME_FROM_UNSPECIFIED;
+  }
+  return stored->record.outrun() && world_.Chance(0.5) ? v1::RESUME_FROM_STORE : v1::RESUME_FROM_NEWEST;
+}
+
 void User::ResumeAll() {
   for (auto& [name, job] : jobs_) {
     job.wants_resume = job.wants_resume || job.paused;
@@ -209,9 +263,12 @@ void User::CheckEnd() const {
       const int64_t due_ns = plane_.iteration_ns(name) + (next == job.spec.training.iterations ? 45 : 12) * kSecondNs;
       // A worker that is stuck with its part of the last state is waited for.
       const bool is_saving = next == job.spec.training.iterations && ledger_.excused(name, "a worker is stuck");
-      if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns && !is_saving) {
+      // Reports that an older store has forgotten are waited for, and anew by each life of the coordinator.
+      const bool waits = next == job.spec.training.iterations && ledger_.FindForgotten(name) != nullptr &&
+                         world_.now_ns() - met_ns_ < kForgottenNs;
+      if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns && !is_saving && !waits) {
         world_.Break(fmt::format("job {} is RUNNING and makes no progress", name));
-      } else if (std::max(stored->next_iteration, ledger_.Find(name)->first) + 3 < next) {
+      } else if (std::max(stored->next_iteration, ledger_.Find(name)->first) + 3 < next && !waits) {
         world_.Break(fmt::format("job {}: {} iterations are done and {} are told", name, next, stored->next_iteration));
       }
     } else if (job.state == v1::JOB_STATE_PENDING) {
@@ -285,7 +342,10 @@ void User::CheckPause(const std::string& name, UserJob& job, const StoredJob* st
   job.pause_early = job.pause_early && std::ranges::any_of(job.spec.placement.sites, [&](const std::string& site) {
                       return reach_.silent_ns(site) >= kNoticedNs;
                     });
-  job.pausing_ns = pausing ? job.pausing_ns + kPollNs : 0;
+  // Reports that an older store has forgotten are waited for.
+  const Forgotten* forgotten = ledger_.FindForgotten(name);
+  const bool waits = forgotten != nullptr && forgotten->heard_ns < kForgottenNs;
+  job.pausing_ns = pausing && !waits ? job.pausing_ns + kPollNs : 0;
   if (job.pausing_ns > kPauseNs + plane_.iteration_ns(name)) {
     world_.Break(fmt::format("job {} is to pause and runs on", name));
   }
@@ -348,15 +408,30 @@ void User::Ask(const std::string& name, UserJob& job) {
       });
 }
 
-void User::Resume(const std::string& name, UserJob& job) {
+void User::Resume(const std::string& name, UserJob& job, v1::ResumeFrom from) {
   Begin(job);
+  if (from != v1::RESUME_FROM_UNSPECIFIED) {
+    job.choose_ns = world_.now_ns() + world_.Between(5, 20) * kSecondNs;
+  }
   const std::string secret = fmt::format("secret {:x}", world_.Number());
   coordinator_->Call(
-      [name, secret](CallId call) {
-        return ResumeJob{call, name, secret};
+      [this, name, secret, from](CallId call) {
+        if (from != v1::RESUME_FROM_UNSPECIFIED) {
+          ledger_.OnChosen(name);
+        }
+        if (const StoredJob* stored = disk_.Find(name); from == v1::RESUME_FROM_STORE && stored != nullptr) {
+          const bool has_run = stored->detail.summary().state() != v1::JOB_STATE_PENDING;
+          ledger_.OnGivenUp(name, has_run ? stored->record.run_incarnation() : 0,
+                            has_run ? stored->record.epoch().number() : stored->detail.summary().epoch());
+        }
+        return ResumeJob{{{call}, name}, secret, from};
       },
-      [this, name](const absl::StatusOr<ControlReply>& reply) {
-        world_.Trace("job {}: asked to go on: {}", name, reply.status().ToString());
+      [this, name, from](const absl::StatusOr<ControlReply>& reply) {
+        world_.Trace("job {}: asked to go on{}: {}", name,
+                     from == v1::RESUME_FROM_STORE    ? " from what the store knows"
+                     : from == v1::RESUME_FROM_NEWEST ? " from the newest state"
+                                                      : "",
+                     reply.status().ToString());
         // Refused: it is not paused, or over.
         UserJob& resumed = jobs_.at(name);
         resumed.calling = resumed.wants_resume = resumed.paused = false;

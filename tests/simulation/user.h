@@ -34,6 +34,7 @@ struct UserJob {
   int64_t pausing_ns = 0;                      // how long it has been RUNNING though it is to pause, undisturbed
   std::pair<uint64_t, uint64_t> paused_epoch;  // run and epoch in which a pause was asked for last
   bool pause_early = false;                    // asked for while some site had been silent for long, and was since
+  int64_t choose_ns = -1;                      // when the user looks whether there is something to choose; -1: never
   v1::JobDetail detail;                        // as the user has seen it last
   // Watch.
   CallId watch = 0;
@@ -65,6 +66,8 @@ class User {
   void Checkpoint(const std::string& name);
   // Keeps the site drained for the duration.
   void Drain(const std::string& site, int64_t duration_ns);
+  // An older store has taken the place of the newest, and the user looks what it knows.
+  void OnOlderStore();
   // No site is to stay drained.
   void UncordonAll();
   // No job is to stay paused.
@@ -92,7 +95,9 @@ class User {
   void Begin(UserJob& job);
   void Apply(const std::string& name, UserJob& job);
   void Ask(const std::string& name, UserJob& job);
-  void Resume(const std::string& name, UserJob& job);
+  void Resume(const std::string& name, UserJob& job, v1::ResumeFrom from);
+  // The place from which a job is to go on that the store is older than; UNSPECIFIED: there is nothing to choose.
+  v1::ResumeFrom Choice(const UserJob& job, const StoredJob* stored);
   void Uncordon();
   void Watch(const std::string& name, UserJob& job);
   void OnWatch(CallId call, const std::vector<v1::WatchJobResponse>& messages);
@@ -107,6 +112,7 @@ class User {
   std::map<std::string, UserJob> jobs_;
   std::map<std::string, int64_t> drained_;  // sites that may be, and until when
   int64_t next_look_ns_ = 0;
+  int64_t met_ns_ = 0;  // the latest life of the coordinator
   int64_t completed_ = 0;
   int64_t failed_ = 0;
   int64_t deployed_ = 0;
