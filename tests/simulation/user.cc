@@ -264,8 +264,8 @@ void User::CheckEnd() const {
       // A worker that is stuck with its part of the last state is waited for.
       const bool is_saving = next == job.spec.training.iterations && ledger_.excused(name, "a worker is stuck");
       // Reports that an older store has forgotten are waited for, and anew by each life of the coordinator.
-      const bool waits = next == job.spec.training.iterations && ledger_.FindForgotten(name) != nullptr &&
-                         world_.now_ns() - met_ns_ < kForgottenNs;
+      const bool rests = next == job.spec.training.iterations || stored->record.epoch().ending();
+      const bool waits = rests && ledger_.FindForgotten(name) != nullptr && world_.now_ns() - met_ns_ < kForgottenNs;
       if (world_.now_ns() - ProgressOf(name) > due_ns && in_state_ns > due_ns && !is_saving && !waits) {
         world_.Break(fmt::format("job {} is RUNNING and makes no progress", name));
       } else if (std::max(stored->next_iteration, ledger_.Find(name)->first) + 3 < next && !waits) {
@@ -456,8 +456,14 @@ void User::OnWatch(CallId call, const std::vector<v1::WatchJobResponse>& message
       continue;
     }
     for (const v1::WatchJobResponse& message : messages) {
-      // The run before may have ended before the reports of its last iterations came: one gap up to its checkpoint.
-      if (message.has_iteration() && job.resumes && !job.joined && message.iteration().iteration() > job.watched) {
+      // A job that an older store does not know is resumed without what it has told before.
+      if (message.has_iteration() && job.choose_ns >= 0 && job.watched == 0) {
+        job.watched = message.iteration().iteration();
+      }
+      // The run before may have ended before the reports of its last iterations came, or an older store has forgotten
+      // them: one gap up to its checkpoint.
+      if (message.has_iteration() && (job.resumes || job.choose_ns >= 0) && !job.joined &&
+          message.iteration().iteration() > job.watched) {
         job.watched = message.iteration().iteration();
         job.joined = true;
       }
