@@ -82,14 +82,15 @@ void LossRules::OnRecovering(const std::string& name, const std::string& cause) 
   if (!IsGone(name, cause) && !IsOlder(name, cause) && !MayLose(name, *disk_.Find(name))) {
     world_.Break(fmt::format("job {} recovers without a cause: {}", name, cause));
   }
-  // The first time at once, then after at least half of 1, 2, 4, 8 s; workers of two nodes may be lost at each start.
-  constexpr size_t kMost = 8;
+  // The first time at once, then after at least half of 1, 2, 4, 8 s; workers of two nodes may be lost at each start,
+  // and of each as many as there are replicas.
+  const size_t most = 8 * static_cast<size_t>(user_.jobs().at(name).spec.parallelism.data);
   constexpr int64_t kWithinNs = 6 * kSecondNs;
   const int64_t progress_ns = user_.ProgressOf(name);
   std::deque<int64_t>& times_ns = recoveries_ns_[name];
   std::erase_if(times_ns, [&](int64_t at_ns) { return at_ns < progress_ns; });
   times_ns.push_back(world_.now_ns());
-  if (times_ns.size() > kMost && times_ns.back() - times_ns[times_ns.size() - kMost] < kWithinNs) {
+  if (times_ns.size() > most && times_ns.back() - times_ns[times_ns.size() - most] < kWithinNs) {
     world_.Break(fmt::format("job {} recovers again and again, and does not wait", name));
   }
 }

@@ -499,6 +499,9 @@ void Node::Carry(AgentLife& /*life*/, agent::RememberCoordinator& effect) {
   if (effect.incarnation < known_coordinator_) {
     world_.Break(fmt::format("agent {} obeys an older coordinator", config_.site));
   }
+  if (federation_.empty()) {  // a machine that is new is told so by now
+    checkpoints_.ForgetListed();
+  }
   if (!disk_full) {
     known_coordinator_ = effect.incarnation;
     federation_ = effect.federation;

@@ -539,6 +539,26 @@ TEST_CASE("a pause that is under way when a worker is lost comes about when the 
   GoOn(f, 2, 2);
 }
 
+TEST_CASE("a pause that a silent agent delays keeps what its worker has done, though that is told later") {
+  Federation f(Federation::RecoveringOptions());
+  f.orphan_grace_ns = 30 * kSecond;
+  f.job.training.iterations = 9;
+  Run(f);
+  f.Step(PauseJob{90, "tiny"});
+  for (const std::string site : {"north", "west"}) {
+    f.Answer(site, IterationReportOf(site == "north" ? 0 : 2, 1, 2));
+  }
+  f.Answer("north", EndedWith(0, 1, 3));
+  f.Answer("west", EndedWith(2, 1, 3));
+  f.Close(f.sessions["east"]);
+  f.RunFor(60 * kSecond);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  Return(f, "east", StateOf(v1::WORKER_PHASE_ENDED, 1, 3));
+  f.RunFor(kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);
+  CHECK(f.CauseOf("tiny") == "paused before iteration 3");
+}
+
 TEST_CASE("a node that is gone is waited for, and its workers are started again when it is back") {
   Federation f(Federation::RecoveringOptions());
   f.orphan_grace_ns = 30 * kSecond;
