@@ -185,7 +185,9 @@ TEST_CASE("whatever a device has copied of a state when its process dies, each s
   const uint64_t seed = TestSeed();
   INFO("GEOPIPE_TEST_SEED=" << seed);
   CHECK(TornStates(seed, DeviceFault::kNone) == 0);
-  CHECK(TornStates(seed, DeviceFault::kLeavesEarly) > 0);
+  if (!kThreadSanitized) {  // a device that says too early that it is done is a race
+    CHECK(TornStates(seed, DeviceFault::kLeavesEarly) > 0);
+  }
 }
 
 }  // namespace
