@@ -88,7 +88,7 @@ void SiteRules::Leave(const std::string& site) {
   }
 }
 
-// Whoever could leave has lost nothing.
+// Jobs that could leave have lost nothing.
 void SiteRules::CheckLeft() const {
   for (const auto& [name, runs] : leaves_) {
     const UserJob& job = user_.jobs().at(name);
