@@ -13,8 +13,10 @@ namespace geopipe {
 namespace {
 
 std::vector<double> LossesOf(JobStore& store, const std::string& job) {
+  const absl::StatusOr<std::vector<v1::IterationSummary>> iterations = store.LoadIterations(job);
+  REQUIRE(iterations.ok());
   std::vector<double> losses;
-  for (const v1::IterationSummary& each : *store.LoadIterations(job)) {
+  for (const v1::IterationSummary& each : *iterations) {
     losses.push_back(each.loss());
   }
   return losses;
