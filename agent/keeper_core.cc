@@ -389,6 +389,9 @@ void KeeperCore::OnEnded(int64_t now_ns, ChildEnded event, KeeperEffects& effect
   exit.set_pid(at->second.pid());
   exit.set_exit_code(event.exit_code);
   exit.set_signal(event.signal);
+  if (end_signal_ != 0 && event.exit_code == 0 && event.signal == 0) {
+    exit.set_signal(end_signal_);  // it was not told to by its coordinator, which may need it
+  }
   exit.set_last_words(std::move(event.last_words));
   if (at->second.memory_fd() != 0) {
     if (event.exit_code == 0 && event.signal == 0) {  // told to stop: nobody goes on from its state

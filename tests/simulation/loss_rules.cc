@@ -23,7 +23,10 @@ void LossRules::OnFailed(const std::string& name, const std::string& cause) {
   const StoredJob& stored = *disk_.Find(name);
   if (recover_ && HasEpoch(stored)) {
     const auto says = [&](std::string_view words) { return cause.find(words) != std::string::npos; };
-    if (!IsGone(name, cause) && !IsOlder(name, cause) && !(ledger_.excused(name) && says(" times within an hour: "))) {
+    const JobTruth* truth = ledger_.Find(name);
+    const bool has_never_trained = truth != nullptr && truth->epoch == 0 && says("a file cannot be opened");
+    if (!has_never_trained && !IsGone(name, cause) && !IsOlder(name, cause) &&
+        !(ledger_.excused(name) && says(" times within an hour: "))) {
       world_.Break(fmt::format("job {} fails and could go on: {}", name, cause));
     }
     return;
@@ -75,7 +78,11 @@ bool LossRules::IsOlder(const std::string& name, const std::string& cause) const
     return forgotten->outrun;
   }
   return cause.find("of a later run of this job than the job store knows") != std::string::npos ||
-         cause.find("has checkpoints of another run there") != std::string::npos;
+         cause.find("has checkpoints of another run there") != std::string::npos ||
+         // It goes on from an earlier application, whose checkpoints may have given way; or had ended, and its workers
+         // too.
+         cause.find("no node has a checkpoint") != std::string::npos ||
+         cause.find(" times within an hour: ") != std::string::npos;
 }
 
 void LossRules::OnRecovering(const std::string& name, const std::string& cause) {
