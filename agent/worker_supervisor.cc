@@ -448,7 +448,7 @@ bool WorkerSupervisor::OnNews(v1::KeeperNews news) {
           {news.failed().worker().device(), news.failed().worker().incarnation()},
           absl::Status(static_cast<absl::StatusCode>(news.failed().code()), news.failed().message())});
     case v1::KeeperNews::kLeaving: {
-      // Where it ends before the machine does, no keeper is started in its place for some time.
+      // No keeper is started in its place for some time, for it may end before the machine does.
       constexpr int64_t kMarginNs = int64_t{120} * 1'000'000'000;
       const int64_t within_ns = std::clamp<int64_t>(news.leaving().within_ns(), 0, AgentConfig::kMaxLeaveGraceNs);
       next_start_ns_ = Clock::Real().NowNs() + within_ns + kMarginNs;

@@ -176,6 +176,31 @@ TEST_CASE("a site is lost with its disk: the job goes on at the others, and uses
   CHECK(NumbersOf(run->curve) == *alone);
 }
 
+// Waits until the job runs at so many sites.
+absl::Status AwaitSites(const ProcessFederation& federation, const std::string& name, int sites) {
+  return AwaitNs("the job at other sites", kLimitNs,
+                 [&]() -> absl::StatusOr<bool> {
+                   const absl::StatusOr<v1::JobDetail> detail = federation.control().GetJob(name);
+                   return detail.ok() && detail->summary().state() == v1::JOB_STATE_RUNNING &&
+                          detail->epochs().rbegin()->sites_size() == sites;
+                 })
+      .status();
+}
+
+// The job has come to its end with the bits of one that stays, without a loss or a repeated iteration.
+void CheckMoved(ProcessFederation& federation, const std::string& name, int64_t iterations) {
+  const std::vector<v1::IterationSummary> curve = CompletedCurve(federation, name, iterations);
+  const absl::StatusOr<v1::JobDetail> detail = federation.control().GetJob(name);
+  Check(detail.status());
+  CHECK(detail->recoveries_size() == 0);
+  for (int i = 1; i < detail->epochs_size(); ++i) {
+    CHECK(detail->epochs(i).first_iteration() == detail->epochs(i - 1).next_iteration());
+  }
+  const absl::StatusOr<std::string> alone = NumbersAlone(federation, iterations);
+  Check(alone.status());
+  CHECK(NumbersOf(curve) == *alone);
+}
+
 TEST_CASE("a site is drained: its job goes on at the others without repeating anything, and comes back") {
   if (!CanHaveOwnDisks()) {
     Skip("it needs mount namespaces");
@@ -189,32 +214,14 @@ TEST_CASE("a site is drained: its job goes on at the others without repeating an
   Check(drained.status());
   CHECK(*drained ==
         "site east is drained\njob drained RUNNING: it goes on at north, west when its state is safe there\n");
-  const auto runs_at = [&](int sites) {
-    return AwaitNs("the job at other sites", kLimitNs,
-                   [&]() -> absl::StatusOr<bool> {
-                     const absl::StatusOr<v1::JobDetail> detail = federation->control().GetJob("drained");
-                     return detail.ok() && detail->summary().state() == v1::JOB_STATE_RUNNING &&
-                            detail->epochs().rbegin()->sites_size() == sites;
-                   })
-        .status();
-  };
-  Check(runs_at(2));
+  Check(AwaitSites(*federation, "drained", 2));
   const auto sites = federation->Geopipectl({"get", "sites", "east"});
   Check(sites.status());
   CHECK(sites->find("connected, drained") != std::string::npos);
   CHECK_FALSE(federation->WorkerOf(1).has_value());
   Check(federation->Geopipectl({"uncordon", "site", "east"}).status());
-  Check(runs_at(3));
-  const std::vector<v1::IterationSummary> curve = CompletedCurve(*federation, "drained", kIterations);
-  const absl::StatusOr<v1::JobDetail> detail = federation->control().GetJob("drained");
-  Check(detail.status());
-  CHECK(detail->recoveries_size() == 0);
-  for (int i = 1; i < detail->epochs_size(); ++i) {
-    CHECK(detail->epochs(i).first_iteration() == detail->epochs(i - 1).next_iteration());
-  }
-  const absl::StatusOr<std::string> alone = NumbersAlone(*federation, kIterations);
-  Check(alone.status());
-  CHECK(NumbersOf(curve) == *alone);
+  Check(AwaitSites(*federation, "drained", 3));
+  CheckMoved(*federation, "drained", kIterations);
 }
 
 TEST_CASE("a node that goes down is left by its job without a repeated iteration, and used again when it is back") {
@@ -229,16 +236,7 @@ TEST_CASE("a node that goes down is left by its job without a repeated iteration
   const std::optional<ProcessInfo> keeper = federation->KeeperOf(1);
   REQUIRE(keeper.has_value());
   federation->Signal(keeper->pid, SIGTERM);
-  const auto runs_at = [&](int sites) {
-    return AwaitNs("the job at other sites", kLimitNs,
-                   [&]() -> absl::StatusOr<bool> {
-                     const absl::StatusOr<v1::JobDetail> detail = federation->control().GetJob("moves");
-                     return detail.ok() && detail->summary().state() == v1::JOB_STATE_RUNNING &&
-                            detail->epochs().rbegin()->sites_size() == sites;
-                   })
-        .status();
-  };
-  Check(runs_at(2));
+  Check(AwaitSites(*federation, "moves", 2));
   const auto sites = federation->Geopipectl({"get", "sites", "east"});
   Check(sites.status());
   CHECK(sites->find("connected, leaving") != std::string::npos);
@@ -248,17 +246,8 @@ TEST_CASE("a node that goes down is left by its job without a repeated iteration
         }).status());
   federation->KillAgent(1);  // the machine starts again
   Check(federation->StartAgent(1));
-  Check(runs_at(3));
-  const std::vector<v1::IterationSummary> curve = CompletedCurve(*federation, "moves", kIterations);
-  const absl::StatusOr<v1::JobDetail> detail = federation->control().GetJob("moves");
-  Check(detail.status());
-  CHECK(detail->recoveries_size() == 0);
-  for (int i = 1; i < detail->epochs_size(); ++i) {
-    CHECK(detail->epochs(i).first_iteration() == detail->epochs(i - 1).next_iteration());
-  }
-  const absl::StatusOr<std::string> alone = NumbersAlone(*federation, kIterations);
-  Check(alone.status());
-  CHECK(NumbersOf(curve) == *alone);
+  Check(AwaitSites(*federation, "moves", 3));
+  CheckMoved(*federation, "moves", kIterations);
 }
 
 TEST_CASE("a worker that dies five times is the job's end, and all five causes are told") {

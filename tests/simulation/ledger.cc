@@ -136,7 +136,7 @@ void Ledger::OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epo
     const auto state = truth.states.find({written_epoch, iteration});
     return truth.job == job.job && state != truth.states.end() && state->second == lineage;
   };
-  // Where a store was older, folders have checkpoints of what was forgotten, too.
+  // Folders have checkpoints of what was forgotten, too, where a store was older.
   const bool was_forgotten = forgotten_.contains(job.job);
   if (was_forgotten && std::ranges::any_of(jobs_, [&](const auto& entry) { return has_state(entry.second); })) {
     return;
