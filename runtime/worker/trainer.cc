@@ -248,7 +248,8 @@ void Trainer::JoinExchange(const RankPreparation& preparation) {
   if (hooks_.file_server != nullptr && !preparation.exchange_secret.empty() && !root.empty()) {
     hooks_.file_server->Serve({.secret = preparation.exchange_secret,
                                .root = root,
-                               .pace = hooks_.pace_exchange ? hooks_.pace_exchange(preparation) : nullptr});
+                               .pace = hooks_.pace_exchange ? hooks_.pace_exchange(preparation) : nullptr,
+                               .mark = preparation.checkpoint_mark});
   }
 }
 

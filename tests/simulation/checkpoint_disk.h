@@ -70,6 +70,8 @@ class CheckpointDisk {
   const CheckpointFolder* See(const std::string& path, int64_t iteration) const {
     return away ? nullptr : Find(path, iteration);
   }
+  // False while nobody can know what is there.
+  bool can_tell() const { return !away && !unreadable; }
   // Complete checkpoints below the path, as a process sees them.
   std::vector<CheckpointIdentity> Complete(const std::string& path) const;
   // The folder, made where there is none. What is in it stays.

@@ -139,7 +139,7 @@ absl::Status Checkpointer::FetchFile(const std::string& path, int64_t iteration,
   bool all_asked = true;
   for (const std::string& address : addresses) {
     const CheckpointDisk* server = find_server_(address);
-    if (server == nullptr) {
+    if (server == nullptr || !server->can_tell()) {
       all_asked = false;
       continue;
     }
@@ -267,7 +267,7 @@ absl::Status Checkpointer::FindManifest(const Reading& reading) {
   bool all_asked = true;
   for (const std::string& address : reading.addresses) {
     const CheckpointDisk* server = find_server_(address);
-    all_asked = all_asked && server != nullptr;
+    all_asked = all_asked && server != nullptr && server->can_tell();
     const CheckpointFolder* other = server == nullptr ? nullptr : server->See(path, reading.identity.iteration);
     const CheckpointManifest* manifest = other == nullptr ? nullptr : other->Find(reading.identity);
     if (manifest != nullptr) {

@@ -170,7 +170,14 @@ absl::Status CheckpointFetcher::Resume(const ExchangeSource& source, int64_t ite
 absl::Status CheckpointFetcher::ReceiveText(const FileAnswer& answer) {
   std::string text(static_cast<size_t>(answer.bytes), '\0');
   GP_RETURN_IF_ERROR(stream_.Receive(std::as_writable_bytes(std::span(text)), RealNowNs() + options_.stall_ns));
-  return answer.verdict == FileVerdict::kNotFound ? absl::NotFoundError(text) : absl::FailedPreconditionError(text);
+  switch (answer.verdict) {
+    case FileVerdict::kNotFound:
+      return absl::NotFoundError(text);
+    case FileVerdict::kUnavailable:
+      return absl::UnavailableError(text);
+    default:
+      return absl::FailedPreconditionError(text);
+  }
 }
 
 absl::Status CheckpointFetcher::Receive(int64_t bytes, FileArrival& arrival) {

@@ -134,7 +134,8 @@ absl::StatusOr<FileAnswer> ReceiveAnswer(TcpStream& stream, int64_t deadline_ns)
   FileAnswer answer;
   GP_RETURN_IF_ERROR(reader.Take(answer.verdict));
   GP_RETURN_IF_ERROR(reader.Take(answer.bytes));
-  const bool is_text = answer.verdict == FileVerdict::kNotFound || answer.verdict == FileVerdict::kRefused;
+  const bool is_text = answer.verdict == FileVerdict::kNotFound || answer.verdict == FileVerdict::kRefused ||
+                       answer.verdict == FileVerdict::kUnavailable;
   if ((!is_text && answer.verdict != FileVerdict::kSent) || answer.bytes < 0 ||
       (is_text && answer.bytes > FileAnswer::kMaxTextBytes)) {
     return absl::InvalidArgumentError("an answer that is none of this version");

@@ -49,9 +49,10 @@ struct FileRequest {
 };
 
 enum class FileVerdict : uint8_t {
-  kSent = 1,  // the bytes are the file's
-  kNotFound,  // the server has no such file; the bytes are a sentence
-  kRefused,   // it cannot be read, or the request makes no sense; the bytes are a sentence
+  kSent = 1,     // the bytes are the file's
+  kNotFound,     // the server has no such file; the bytes are a sentence
+  kRefused,      // it is no plain file, or the request makes no sense; the bytes are a sentence
+  kUnavailable,  // the server's node cannot read its files at the moment; the bytes are a sentence
 };
 
 struct FileAnswer {

@@ -31,34 +31,51 @@ struct ServedFile {
   int64_t bytes = 0;
 };
 
-absl::Status CannotRead(const FileRequest& request, std::string_view why) {
-  return absl::UnavailableError(fmt::format("{} cannot be read: {}", request.name, why));
+// Links and what is no plain file are refused; all else is the node's trouble, which may pass.
+absl::Status CannotRead(const FileRequest& request, int error) {
+  const std::string sentence = fmt::format("{} cannot be read: {}", request.name, std::strerror(error));
+  return error == ELOOP || error == ENOTDIR || error == ENXIO ? absl::FailedPreconditionError(sentence)
+                                                              : absl::UnavailableError(sentence);
 }
 
-// Opens a file of a checkpoint. NotFound: there is none. InvalidArgument: the name is not one of a checkpoint's file.
-// Links are not followed below the root: only files in a checkpoint's folder are served.
-absl::StatusOr<ServedFile> OpenServed(const std::string& root, const FileRequest& request) {
+// Opens a file of a checkpoint. NotFound: there is none. Unavailable: it cannot be read at the moment.
+// InvalidArgument: the name is not one of a checkpoint's file. FailedPrecondition: it is no plain file. Links are not
+// followed below the root: only files in a checkpoint's folder are served.
+absl::StatusOr<ServedFile> OpenServed(const FileServer::Served& terms, const FileRequest& request) {
   if (request.iteration < 0 || request.iteration > CheckpointLimits::kMaxIteration ||
       (request.name != kManifestName && !IsTensorFileName(request.name))) {
     return absl::InvalidArgumentError("this is not the name of a checkpoint's file");
   }
-  const std::string folder = CheckpointFolder(root, request.iteration);
+  const std::string folder = CheckpointFolder(terms.root, request.iteration);
   const UniqueFd folder_fd(open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
   ServedFile file;
   if (folder_fd.valid()) {
     // O_NONBLOCK: a pipe of this name is refused below rather than waited for.
     file.fd = UniqueFd(openat(folder_fd.get(), request.name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   }
+  if (!file.fd.valid() && errno != ENOENT) {
+    return CannotRead(request, errno);
+  }
   if (!file.fd.valid()) {
-    return errno == ENOENT ? absl::NotFoundError(fmt::format("{} is not there", request.name))
-                           : CannotRead(request, std::strerror(errno));
+    const absl::Status root = terms.mark.expected ? CheckCheckpointRoot(terms.root, terms.mark) : absl::OkStatus();
+    return root.ok() ? absl::NotFoundError(fmt::format("{} is not there", request.name))
+                     : absl::UnavailableError(root.message());
   }
   struct stat info {};
-  if (fstat(file.fd.get(), &info) != 0 || !S_ISREG(info.st_mode)) {
-    return CannotRead(request, "it is not a regular file");
+  if (fstat(file.fd.get(), &info) != 0) {
+    return CannotRead(request, errno);
+  }
+  if (!S_ISREG(info.st_mode)) {
+    return absl::FailedPreconditionError(fmt::format("{} is not a regular file", request.name));
   }
   file.bytes = static_cast<int64_t>(info.st_size);
   return file;
+}
+
+FileVerdict VerdictOf(const absl::Status& status) {
+  return absl::IsNotFound(status)      ? FileVerdict::kNotFound
+         : absl::IsUnavailable(status) ? FileVerdict::kUnavailable
+                                       : FileVerdict::kRefused;
 }
 
 }  // namespace
@@ -153,20 +170,17 @@ absl::Status FileServer::Converse(TcpStream& stream) {
     if (now->secret != terms->secret || now->root != terms->root) {
       return absl::FailedPreconditionError("another run is served by now");
     }
-    GP_RETURN_IF_ERROR(SendFile(stream, terms->root, request, pace.get()));
+    GP_RETURN_IF_ERROR(SendFile(stream, *terms, request, pace.get()));
   }
 }
 
-absl::Status FileServer::SendFile(TcpStream& stream, const std::string& root, const FileRequest& request,
-                                  SendPace* pace) {
-  const absl::StatusOr<ServedFile> file = OpenServed(root, request);
+absl::Status FileServer::SendFile(TcpStream& stream, const Served& terms, const FileRequest& request, SendPace* pace) {
+  const absl::StatusOr<ServedFile> file = OpenServed(terms, request);
   if (pace != nullptr) {
     clock_.SleepUntilNs(Within(pace->latency_ns()));
   }
   if (!file.ok()) {
-    const bool is_missing = absl::IsNotFound(file.status());
-    return Decline(stream, is_missing ? FileVerdict::kNotFound : FileVerdict::kRefused,
-                   std::string(file.status().message()));
+    return Decline(stream, VerdictOf(file.status()), std::string(file.status().message()));
   }
   if (request.offset < 0 || request.offset > file->bytes) {
     return Decline(

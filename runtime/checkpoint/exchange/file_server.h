@@ -19,6 +19,7 @@
 #include "runtime/base/network_limits.h"
 #include "runtime/base/stop_event.h"
 #include "runtime/base/tcp_stream.h"
+#include "runtime/checkpoint/checkpoint_root.h"
 #include "runtime/checkpoint/exchange/exchange_wire.h"
 
 namespace geopipe {
@@ -53,6 +54,8 @@ class FileServer {
     std::string secret;    // that clients prove they know
     std::string root;      // of the checkpoints
     PaceOfSite pace = {};  // empty: no link is rehearsed
+    // The root bears it; where it does not, its file system is away and no file is missing.
+    CheckpointMark mark = {};
   };
 
   // Listens and starts the thread that takes connections; each has a thread of its own. Unavailable: no port is free.
@@ -84,7 +87,7 @@ class FileServer {
   void Run();
   void Reap();
   absl::Status Converse(TcpStream& stream);
-  absl::Status SendFile(TcpStream& stream, const std::string& root, const FileRequest& request, SendPace* pace);
+  absl::Status SendFile(TcpStream& stream, const Served& terms, const FileRequest& request, SendPace* pace);
   absl::Status SendPieces(TcpStream& stream, int file, int64_t offset, int64_t end, SendPace* pace);
   absl::Status Decline(TcpStream& stream, FileVerdict verdict, std::string_view why);
   std::shared_ptr<const Served> served() const;

@@ -174,6 +174,22 @@ TEST_CASE("a source that serves nothing yet is asked again, and one that never d
   CHECK(fetched.ok());
 }
 
+TEST_CASE("a source whose file system is away has not said that it lacks the file, and is asked again") {
+  ServingNode node(/*serves=*/false);
+  CheckpointMark mark{.id = "job tiny"};
+  REQUIRE(MarkCheckpointRoot(node.dir.path(), mark).ok());
+  node.server->Serve({.secret = kSecret, .root = node.dir.path(), .mark = mark});
+  const FileEntry file = node.manifest().files.front();
+  const std::string away = node.dir.path() + ".away";
+  std::filesystem::rename(node.dir.path(), away);
+  FetchingNode hasty(NoPatience);
+  const absl::Status status = hasty.Fetch({node.source()}, file);
+  CHECK(absl::IsUnavailable(status));
+  CHECK_THAT(Text(status), Contains("north at ") && Contains("lacks the file"));
+  std::filesystem::rename(away, node.dir.path());
+  CHECK(hasty.Fetch({node.source()}, file).ok());
+}
+
 TEST_CASE("a source that still has an earlier secret is asked again") {
   const ServingNode node(/*serves=*/false);
   node.server->Serve({.secret = "of an earlier epoch", .root = node.dir.path()});

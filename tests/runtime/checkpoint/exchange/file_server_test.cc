@@ -96,6 +96,25 @@ TEST_CASE("nothing but a checkpoint's own files is served, whatever it is called
   CHECK(client.Ask("manifest.json").verdict == FileVerdict::kSent);
 }
 
+TEST_CASE("a server whose file system is away does not say that it lacks files") {
+  ServingNode node;
+  CheckpointMark mark{.id = "job tiny"};
+  REQUIRE(MarkCheckpointRoot(node.dir.path(), mark).ok());
+  node.server->Serve({.secret = kSecret, .root = node.dir.path(), .mark = mark});
+  RawClient client(*node.server);
+  REQUIRE(client.Enter(kSecret));
+  const std::string name = node.manifest().files.front().name;
+  CHECK(client.Ask(name, kIteration + 1).verdict == FileVerdict::kNotFound);
+  const std::string away = node.dir.path() + ".away";
+  std::filesystem::rename(node.dir.path(), away);
+  std::filesystem::create_directory(node.dir.path());
+  CHECK(client.Ask(name).verdict == FileVerdict::kUnavailable);
+  CHECK_THAT(client.text, Catch::Contains("lacks the file"));
+  std::filesystem::remove(node.dir.path());
+  std::filesystem::rename(away, node.dir.path());
+  CHECK(client.Ask(name).verdict == FileVerdict::kSent);
+}
+
 TEST_CASE("whoever does not know the secret gets nothing") {
   const ServingNode node;
   RawClient stranger(*node.server);
