@@ -28,7 +28,7 @@ void Coordinator::NoteTroubles(Now now, Job& job, const Reaction& reaction) {
     return;
   }
   for (const LostWorker& lost : reaction.loss->workers) {
-    if (!lost.of_node) {
+    if (!lost.of_node && !lost.of_peer) {
       continue;
     }
     membership_.NoteTrouble(lost.worker.node_key(), now.ns, lost.cause);

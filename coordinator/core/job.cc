@@ -273,7 +273,7 @@ void NoteLoss(Job& job, const Reaction::Loss& loss, bool begins, int64_t unix_no
     lost.set_node(each.worker.node);
     lost.set_device(each.worker.device);
     lost.set_cause(Shown(each.cause));
-    lost.set_of_node(each.of_node);
+    lost.set_of_node(each.of_node || each.of_peer);
     lost.set_unix_time_ns(unix_now_ns);
   }
   workers.DeleteSubrange(0, std::max(0, workers.size() - kMaxLostWorkers));

@@ -46,7 +46,7 @@ void AgentNews::OnSilent(const WorkerKey& key, const v1::WorkerSilent& silent) {
   if (life_.posts.at(key).duty == Post::Duty::kLost) {
     return;
   }
-  worker.of_node = false;
+  worker.of_node = worker.of_peer = false;
   worker.trouble =
       fmt::format("worker {} (site {}, pid {}) is alive but has been silent for {}: it is stopped or stuck",
                   DisplayName(key), key.site, silent.pid(), FormatSeconds(silent.silent_ns()));
@@ -73,7 +73,7 @@ void AgentNews::OnNodeReturned(const NodeKey& node, const std::map<WorkerKey, Li
       if (before == Sight::kOutOfReach) {  // the worker was only out of reach
         life_.posts.at(key).duty = Post::Duty::kServes;
         worker.trouble.clear();
-        worker.of_node = false;
+        worker.of_node = worker.of_peer = false;
       }
     } else if (before == Sight::kOutOfReach) {
       worker.alone_since_ns = now_ns_;  // the worker may have lost its agent a moment ago
@@ -173,7 +173,7 @@ void AgentNews::NoteSilence() {
         DisplayName(silence.node), silence.node.site, FormatSeconds(silence.silent_ns), DisplayNames(workers));
     for (const WorkerKey& key : workers) {
       crew_.workers.at(key).trouble = sentence;
-      crew_.workers.at(key).of_node = false;
+      crew_.workers.at(key).of_node = crew_.workers.at(key).of_peer = false;
       crew_.workers.at(key).sight = Sight::kOutOfReach;
     }
     crew_.diagnosis.Add(

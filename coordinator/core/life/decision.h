@@ -17,6 +17,7 @@ struct LostWorker {
   WorkerKey worker;
   std::string cause;     // one sentence
   bool of_node = false;  // its node's trouble: not counted against the worker
+  bool of_peer = false;  // that of another's, likewise
 };
 
 struct Decision {

@@ -179,8 +179,8 @@ Reaction JobRun::Lose(int64_t now_ns, Decision decision) {
   bool of_node = false;
   for (const LostWorker& lost : decision.workers) {
     life_.posts.at(lost.worker).duty = Post::Duty::kLost;
-    of_node = of_node || lost.of_node;
-    if (!lost.of_node) {
+    of_node = of_node || lost.of_node || lost.of_peer;
+    if (!lost.of_node && !lost.of_peer) {
       crew_.restarts.OnLost(now_ns, lost.worker, lost.cause);
     }
   }

@@ -63,11 +63,11 @@ Answer LoseOrFail(const Situation& s, const FailureEvidence& cause, std::vector<
   for (const auto& [key, worker] : s.crew.workers) {
     const bool is_named = std::ranges::find(lose.workers, key, &LostWorker::worker) != lose.workers.end();
     if (!is_named && !worker.trouble.empty() && s.life.posts.at(key).duty == Post::Duty::kServes) {
-      lose.workers.push_back({key, worker.trouble, worker.of_node});
+      lose.workers.push_back({key, worker.trouble, worker.of_node, worker.of_peer});
     }
   }
   for (const LostWorker& lost : lose.workers) {
-    if (lost.of_node) {
+    if (lost.of_node || lost.of_peer) {
       const int64_t lasts_ns = s.now_ns - s.crew.around.unfit_since_ns.value_or(s.now_ns);
       if (lasts_ns >= s.limits.start_trouble_ns) {
         return Fail(fmt::format("for {} no node has been fit for it; last: {}", FormatSeconds(lasts_ns), lost.cause));

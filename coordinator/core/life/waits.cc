@@ -1,6 +1,7 @@
 // Rules that say what a job waits for, where no other applies.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
 #include <vector>
 
@@ -29,15 +30,14 @@ Answer AwaitsFate(const Situation& s) {
 }
 
 Answer AwaitsFitness(const Situation& s) {
-  std::string what;
-  for (const auto& [key, worker] : s.crew.workers) {
-    if (worker.of_node && s.life.posts.at(key).duty == Post::Duty::kLost) {
-      what = what.empty() ? worker.trouble : what;
-    }
-  }
-  return what.empty() ? std::nullopt
-                      : Say(fmt::format("its node is unfit, and it is tried again every {}: {}",
-                                        FormatSeconds(Restarts::kMaxNodeDelayNs), what));
+  const auto found = std::ranges::find_if(s.crew.workers, [&](const auto& entry) {
+    return (entry.second.of_node || entry.second.of_peer) && s.life.posts.at(entry.first).duty == Post::Duty::kLost;
+  });
+  return found == s.crew.workers.end()
+             ? std::nullopt
+             : Say(fmt::format("{}it is tried again every {}: {}",
+                               found->second.of_node ? "its node is unfit, and " : "",
+                               FormatSeconds(Restarts::kMaxNodeDelayNs), found->second.trouble));
 }
 
 Answer AwaitsEars(const Situation& s) {
@@ -90,7 +90,7 @@ const Rule kWaits[] = {
      AwaitsFate},
     {"fitness",
      {v1::JOB_STATE_RECOVERING},
-     "a worker was lost by its node's trouble",
+     "a worker was lost by its node's trouble, or another's",
      "its node is unfit, and it is tried again every 10.0 s: …",
      AwaitsFitness},
     {"ears",

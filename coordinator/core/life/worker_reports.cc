@@ -271,7 +271,7 @@ void WorkerReports::CheckStuck(WorkerFacts& worker, const v1::WorkerStatus& stat
     return;
   }
   const WorkerKey& key = worker.worker.worker;
-  worker.of_node = false;
+  worker.of_node = worker.of_peer = false;
   worker.trouble =
       fmt::format("worker {} (site {}) is stuck: {} has taken {} so far and should take {} at most", DisplayName(key),
                   key.site, ToUtf8(action), FormatSeconds(status.action_ns()), FormatSeconds(limit_ns));
@@ -306,6 +306,7 @@ Reaction WorkerReports::OnFailure(WorkerFacts& worker, const v1::FailureReport& 
   }
   crew_.diagnosis.Add(now_ns_, std::move(evidence));
   return {};
+    worker.of_peer = evidence.kind == "cut" && life_.state == v1::JOB_STATE_DEPLOYING && Here().HasTrained();
 }
 
 // Notes that a file of it could not be read, though nobody has found it damaged: a disk or a mount may be back in a

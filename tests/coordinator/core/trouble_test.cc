@@ -346,6 +346,27 @@ void StartNorthAgain(Federation& f, uint64_t epoch) {
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
 }
 
+TEST_CASE("files that another node cannot give for minutes cost no loss, and the node that asks is not unfit") {
+  Federation f = Made();
+  f.job.grace_ns = 3600 * kSecond;
+  RunSaved(f);
+  Save(f, 1, 2);
+  f.Exit(DeviceAt("north"), kKillSignal);
+  uint64_t epoch = 1;
+  for (int tries = 0; tries < 12; ++tries) {
+    StartNorthAgain(f, epoch++);
+    v1::WorkerReport report = FailureReportOf(
+        absl::StatusCode::kUnavailable, "blocks-00 cannot be fetched (east at 10.0.0.2:7000: Input/output error)");
+    report.set_epoch(epoch);
+    f.Answer("north", report);
+    f.Exit(DeviceAt("north"), 0, 1);
+  }
+  CHECK(StatusOf(f, "north").trouble().empty());
+  StartNorthAgain(f, epoch);
+  CHECK(f.DetailOf("tiny").epochs().rbegin()->first_iteration() == 2);
+  CHECK(f.broken == "");
+}
+
 TEST_CASE("a checkpoint that cannot be read for a while is tried again, then passed over, and stays listed") {
   Federation f = Made();
   f.job.grace_ns = 3600 * kSecond;
