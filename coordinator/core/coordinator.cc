@@ -63,6 +63,7 @@ Effects Coordinator::Start(Now now) {
 }
 
 void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
+  job.stored.next = stored.next_iteration;
   absl::StatusOr<std::unique_ptr<JobRun>> run =
       stored.record.run_incarnation() == 0
           ? absl::DataLossError(
@@ -80,7 +81,6 @@ void Coordinator::Adopt(Now now, Job& job, StoredJob stored) {
   if (job.has_trained()) {
     job.home.insert(job.run->life().nodes.begin(), job.run->life().nodes.end());
   }
-  job.stored.next = job.iterations().next();
   next_incarnation_ = std::max(next_incarnation_, job.run->life().last_incarnation());
   job.saving_fails = !job.detail.checkpoint_trouble().empty();
   std::ranges::fill(job.iterations_before, job.iterations().oldest());

@@ -171,6 +171,7 @@ absl::StatusOr<std::unique_ptr<Job>> RestoreJob(const StoredJob& stored) {
   if (IsFinal(job->state())) {
     job->past = IterationLog(0, std::max(stored.next_iteration, stored.detail.summary().iterations_done()), 0);
     job->stored.has_more = stored.next_iteration > 0;
+    job->stored.next = stored.next_iteration;
     job->iterations_before.back() = stored.next_iteration;
     return job;
   }
@@ -337,7 +338,7 @@ void KeepCurve(const Job& old, int64_t below, Job& job) {
     }
   }
   job.stored.has_more = old.stored.has_more;
-  job.stored.next = below;
+  job.stored.next = std::min(below, old.stored.next);  // the store's rows may have a gap before `below`, too
   // The curve is empty where a gap lies before `below`.
   job.past = IterationLog::Restore(0, kept.size(), 0, below,
                                    log.next() < below ? std::vector<v1::IterationSummary>() : std::move(kept), {});

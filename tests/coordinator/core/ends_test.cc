@@ -146,6 +146,36 @@ TEST_CASE("a job that goes on from a finished one keeps its iterations up to the
   g.PrepareAll();
   CHECK(g.Last<SendToAgent>().at(0).message.command().command().commit().start_iteration() == 2);
   g.CommitAll();
+TEST_CASE("a job goes on from a checkpoint behind the last iteration in the store, whose rows have no gap") {
+  Federation f = Cancelled();
+  StoredState stored = f.Stored();
+  StoredJob& old = stored.jobs.at(0);
+  old.next_iteration = 1;  // the store took no progress for a while
+  old.iterations.resize(1);
+  FindListed(f);
+  Federation g(NextLife(Federation::RecoveringOptions()), stored);
+  g.job = f.job;
+  g.found = f.found;
+  for (const std::string& site : g.sites) {
+    g.Register(site, 2);
+  }
+  RunOptions resume;
+  resume.resume = true;
+  g.Step(ApplyJob{g.next_call++, g.job, resume});
+  g.HelloAll();
+  g.ProfileAll();
+  g.PlanNow();
+  g.PrepareAll();
+  g.CommitAll();
+  g.finished["tiny"] = 2;
+  g.IterateAll(2);
+  g.RunFor(kSecond);
+  CHECK(g.broken == "");
+  const StoredState after = g.Stored();
+  CHECK(after.jobs.back().next_iteration == 3);
+  CHECK(after.jobs.back().iterations.front().iteration() == 2);
+}
+
   g.IterateAll(2);
   CHECK(WatchedIn(g).iterations == std::vector<int64_t>{2});
   g.Step(WatchStart{71, "tiny", 0, 1000});

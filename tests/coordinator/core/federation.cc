@@ -180,6 +180,9 @@ void Federation::Store(const JobProgress& progress) {
     }
     if (progress.begins_at.has_value()) {
       std::erase_if(job.iterations, [&](const auto& each) { return each.iteration() >= *progress.begins_at; });
+      if (!job.iterations.empty() && job.iterations.back().iteration() + 1 < *progress.begins_at) {
+        job.iterations.clear();
+      }
       job.next_iteration = *progress.begins_at;
     }
     for (const v1::IterationSummary& summary : progress.finished) {
