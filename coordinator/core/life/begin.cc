@@ -90,8 +90,9 @@ EpochFacts FactsOf(const Situation& s) {
 
 Answer Begin(const Situation& s) {
   const bool is_wanted = s.life.state == v1::JOB_STATE_PLANNING ? s.life.plan != nullptr
-                         : s.life.state == v1::JOB_STATE_PAUSED ? !s.life.wants.pause && s.crew.all_hear()
-                                                                : !s.life.wants.move && s.crew.all_hear();
+                         : s.life.state == v1::JOB_STATE_PAUSED
+                             ? !s.life.wants.pause && s.crew.all_hear() && !s.MayTellMore()
+                             : !s.life.wants.move && s.crew.all_hear();
   if (!is_wanted) {
     return std::nullopt;
   }

@@ -284,6 +284,7 @@ std::vector<NodeMessage> JobRun::Enter(JobState state, int64_t now_ns) {
       break;
     case v1::JOB_STATE_PAUSED:
     case v1::JOB_STATE_REPLANNING:
+      crew_.times.told_ns = now_ns;
       crew_.saving = {};
       break;
     default:

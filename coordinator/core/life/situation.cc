@@ -163,6 +163,13 @@ int64_t Situation::LimitNs() const {
   }
 }
 
+bool Situation::MayTellMore() const {
+  constexpr int64_t kLastWordsNs = 2'000'000'000;
+  return life.state == v1::JOB_STATE_PAUSED &&
+         std::min(told.iterations.next(), told.evaluations.next()) < life.ended_at.value_or(0) &&
+         now_ns - crew.times.told_ns < kLastWordsNs;
+}
+
 int64_t Situation::DeadlineNs() const {
   const int64_t limit_ns = LimitNs();
   return limit_ns == kNoDeadlineNs ? kNoDeadlineNs : crew.times.since_ns + limit_ns;

@@ -33,6 +33,9 @@ struct Situation {
   // True when the job is about to leave its epoch: it pauses, or goes on elsewhere.
   bool Leaves() const { return life.wants.pause || life.wants.move || life.ending; }
   bool MayMove() const;
+  // True when workers that rest may still tell figures of the epoch that has ended. With the next one they would belong
+  // to none.
+  bool MayTellMore() const;
   // Bytes of the values and two moments of the largest rank, where replicas give each other states.
   int64_t GivenStateBytes() const;
 

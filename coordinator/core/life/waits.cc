@@ -16,6 +16,11 @@ Answer AwaitsAgents(const Situation& s) {
              : Say(fmt::format("it goes on when {} can be heard", s.UnheardNames()));
 }
 
+Answer AwaitsFigures(const Situation& s) {
+  return !s.life.wants.pause && s.MayTellMore() ? Say("it goes on when its workers have told what they have done")
+                                                : std::nullopt;
+}
+
 Answer AwaitsFate(const Situation& s) {
   std::vector<WorkerKey> alone;
   for (const auto& [key, worker] : s.crew.workers) {
@@ -83,6 +88,11 @@ const Rule kWaits[] = {
      "an agent is not heard",
      "it goes on when … can be heard",
      AwaitsAgents},
+    {"figures",
+     {v1::JOB_STATE_PAUSED},
+     "it is to go on, and figures of the epoch that has ended may still come",
+     "it goes on when its workers have told what they have done",
+     AwaitsFigures},
     {"fate",
      {v1::JOB_STATE_RECOVERING},
      "a lost worker may still live",

@@ -210,6 +210,7 @@ Cases EndCases() {
         [](Scene& s) {
           s.life.wants.pause = false;
           s.life.secret = "fresh";
+          s.Tell(1);
         },
         "epoch 2 goes on from iteration 1"}},
       {"gaps",
@@ -227,6 +228,9 @@ Cases EndCases() {
 Cases WaitCases() {
   return {
       {"agents", {kRecovering, [](Scene& s) { s.Silence(kEast); }, "it goes on when agent east/n0 can be heard"}},
+      {"figures",
+       {v1::JOB_STATE_PAUSED, [](Scene& s) { s.life.wants.pause = false; },
+        "it goes on when its workers have told what they have done"}},
       {"fate",
        {kRecovering,
         [&](Scene& s) {
