@@ -249,11 +249,12 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   if (job.state() == v1::JOB_STATE_PLANNING) {
     outbox_.Emit(StopPlanning{job.name(), job.run->life().incarnation});
   }
-  if (job.run->life().epoch.has_value()) {
+  if (const std::optional<Epoch>& epoch = job.run->life().epoch; epoch.has_value()) {
     NoteEpochEnded(job, job.run->crew().reached, now.unix_ns);
   }
   NoteCheckpoints(job, nullptr, now.unix_ns);
   NoteMemory(job);
+    job.detail.mutable_summary()->set_epoch(epoch->number);  // it may be a later one than that of an older store
   if (job.run->life().progressed) {
     job.before = job.run->life().nodes;
   }

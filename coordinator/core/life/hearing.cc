@@ -13,9 +13,8 @@ void Hearing::TakeStatus(WorkerFacts& worker, const v1::WorkerStatus& status) {
   if (status.phase() == v1::WORKER_PHASE_UNSPECIFIED || status.epoch() < worker.epoch) {
     return;
   }
-  if (status.run_incarnation() == life_.incarnation &&
-      status.epoch() > (life_.epoch.has_value() ? life_.epoch->number : life_.epochs_before)) {
-    FollowEpoch(status.epoch());
+  if (status.run_incarnation() == life_.incarnation) {
+    NoteEpochOf(status.epoch());
   }
   worker.epoch = status.epoch();
   worker.phase = status.phase();
@@ -27,9 +26,12 @@ void Hearing::TakeStatus(WorkerFacts& worker, const v1::WorkerStatus& status) {
   }
 }
 
-// The run is in a later epoch than its record knows of, of which only the members and the number can be known. That is
-// enough to end it.
-void Hearing::FollowEpoch(uint64_t number) {
+// A worker may be in a later epoch than the run's record knows of. Only the number and the members of it can be known,
+// which is enough to end it.
+void Hearing::NoteEpochOf(uint64_t number) {
+  if (number <= (life_.epoch.has_value() ? life_.epoch->number : life_.epochs_before)) {
+    return;
+  }
   crew_.later = fmt::format("up to epoch {}, and its workers are in epoch {}",
                             life_.epoch.has_value() ? life_.epoch->number : 0, number);
   if (!life_.epoch.has_value()) {

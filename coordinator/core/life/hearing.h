@@ -21,7 +21,8 @@ class Hearing {
  protected:
   Situation Here() const { return {life_, crew_, told_, limits_, now_ns_}; }
   void TakeStatus(WorkerFacts& worker, const v1::WorkerStatus& status);
-  void FollowEpoch(uint64_t number);
+  // Follows the worker where its epoch is later than that of the record.
+  void NoteEpochOf(uint64_t number);
   std::vector<StateIdentity> StatesOf(const google::protobuf::RepeatedPtrField<v1::HeldState>& states) const;
   void Settle(WorkerFacts& worker);
   Reaction OnEnded(WorkerFacts& worker, int64_t next_iteration, bool reported);

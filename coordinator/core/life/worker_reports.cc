@@ -40,6 +40,9 @@ Reaction WorkerReports::OnReport(const WorkerKey& key, const v1::WorkerReport& r
     return {};
   }
   WorkerFacts& worker = crew_.workers.at(key);
+  if (report.has_iteration() || report.has_evaluation()) {
+    NoteEpochOf(report.epoch());  // else its figures would be those of no epoch
+  }
   const bool of_epoch = life_.epoch.has_value() && report.epoch() == life_.epoch->number;
   switch (report.report_case()) {
     case v1::WorkerReport::kHello:
@@ -303,10 +306,10 @@ Reaction WorkerReports::OnFailure(WorkerFacts& worker, const v1::FailureReport& 
   } else {
     worker.trouble = evidence.sentence;
     worker.of_node = evidence.of_node && Here().HasTrained();
+    worker.of_peer = evidence.kind == "cut" && life_.state == v1::JOB_STATE_DEPLOYING && Here().HasTrained();
   }
   crew_.diagnosis.Add(now_ns_, std::move(evidence));
   return {};
-    worker.of_peer = evidence.kind == "cut" && life_.state == v1::JOB_STATE_DEPLOYING && Here().HasTrained();
 }
 
 // Notes that a file of it could not be read, though nobody has found it damaged: a disk or a mount may be back in a

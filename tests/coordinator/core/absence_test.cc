@@ -222,6 +222,8 @@ TEST_CASE("a store that is older than a run pauses the run, and people choose wh
              Catch::StartsWith("job tiny is paused before iteration 4, for the job store"));
   const bool from_store = GENERATE(false, true);
   f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", from_store ? v1::RESUME_FROM_STORE : v1::RESUME_FROM_NEWEST});
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);  // figures that the store does not know may still come
+  f.RunFor(2 * kSecond);
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
   const v1::JobDetail detail = f.DetailOf("tiny");
   CHECK(detail.summary().epoch() == 3);  // no number is used twice
@@ -236,11 +238,39 @@ TEST_CASE("a store that is older than a run is noticed by what its workers say, 
   f.Register("north", 1, {outrun.before.IdOf(DeviceAt("north"))});
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
   v1::WorkerReport report;
-  *report.mutable_heartbeat()->mutable_status() = StateOf(v1::WORKER_PHASE_TRAINING, 2, 3).status();
+  SECTION("a heartbeat") {
+    *report.mutable_heartbeat()->mutable_status() = StateOf(v1::WORKER_PHASE_TRAINING, 2, 3).status();
+  }
+  SECTION("the figures of an iteration") { report = IterationReportOf(0, 2, 2); }
   outrun.SessionReport(f, "north", report);
   CHECK(f.Stops() == 0);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
   CHECK(f.DetailOf("tiny").recoveries(0).kind() == "outrun");
+}
+
+TEST_CASE("figures of a later epoch than an older store knows count before any status tells of it") {
+  Outrun outrun(false);
+  Federation f(NextLife(Federation::RecoveringOptions()), outrun.older);
+  for (size_t rank = 0; rank < f.sites.size(); ++rank) {
+    const std::string& site = f.sites[rank];
+    const v1::WorkerState state = rank == 0 ? v1::WorkerState() : StateOf(v1::WORKER_PHASE_TRAINING, 2, 3);
+    f.Register(site, 1, {outrun.before.IdOf(DeviceAt(site))}, 1, {state});
+    for (int64_t iteration = 0; iteration < 3; ++iteration) {
+      outrun.SessionReport(f, site, IterationReportOf(static_cast<int32_t>(rank), 2, iteration));
+    }
+  }
+  CHECK(f.DetailOf("tiny").summary().iterations_done() == 3);
+}
+
+TEST_CASE("a job that an older store's coordinator begins again uses no number of an epoch that it has heard of") {
+  Outrun outrun(false);
+  Federation f(NextLife(Federation::RecoveringOptions()), outrun.older);
+  f.Register("north", 1, {outrun.before.IdOf(DeviceAt("north"))}, 1, {StateOf(v1::WORKER_PHASE_TRAINING, 2, 3)});
+  v1::WorkerState later = StateOf(v1::WORKER_PHASE_TRAINING, 1, 3);
+  later.mutable_status()->set_run_incarnation(Federation::kRun + 10);
+  f.Register("east", 1, {MakeWorkerId(DeviceAt("east"), "tiny", Federation::kRun + 11)}, 1, {later});
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  CHECK(f.DetailOf("tiny").summary().epoch() == 2);
 }
 
 // Numbers of workers ascend, and the agent that returns first may have the youngest.
@@ -250,6 +280,7 @@ TEST_CASE("all workers that took the place of others since the store was stored 
   REQUIRE(outrun.before.IdOf(DeviceAt("north")).incarnation() > outrun.before.IdOf(DeviceAt("west")).incarnation());
   Federation f = outrun.Paused(3);
   f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_NEWEST});
+  f.RunFor(2 * kSecond);
   REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
   CHECK(f.DetailOf("tiny").epochs().rbegin()->first_iteration() == 5);
   CHECK(f.broken == "");
