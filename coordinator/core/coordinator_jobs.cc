@@ -113,6 +113,9 @@ void Coordinator::SaveBefore(Now now, Job& job, const std::set<NodeKey>& going) 
     job.saved_for = going;
     return;
   }
+  if (now.ns < job.save_not_before_ns) {
+    return;
+  }
   Reaction reaction;
   if (const absl::StatusOr<int64_t> iteration = job.run->Checkpoint(reaction); iteration.ok()) {
     job.saved_for = going;
@@ -251,10 +254,10 @@ void Coordinator::BeginAgain(Now now, Job& job, const std::string& cause) {
   }
   if (const std::optional<Epoch>& epoch = job.run->life().epoch; epoch.has_value()) {
     NoteEpochEnded(job, job.run->crew().reached, now.unix_ns);
+    job.detail.mutable_summary()->set_epoch(epoch->number);  // it may be a later one than that of an older store
   }
   NoteCheckpoints(job, nullptr, now.unix_ns);
   NoteMemory(job);
-    job.detail.mutable_summary()->set_epoch(epoch->number);  // it may be a later one than that of an older store
   if (job.run->life().progressed) {
     job.before = job.run->life().nodes;
   }

@@ -69,6 +69,7 @@ struct Job {
   bool return_due = false;                // a checkpoint was written: nodes that are back may be used again
   std::string stays;                      // why it does not leave nodes that it should; empty: it need not
   std::set<NodeKey> saved_for;            // nodes that go down, for which a checkpoint was asked for
+  int64_t save_not_before_ns = 0;         // for nodes that go down: the last try has come to nothing
   Exit exit;                              // that LookAfter has found, for the rules of the same step
 
   // --- Iterations. ---

@@ -175,6 +175,21 @@ TEST_CASE("a job that cannot leave a node that goes down has its state written b
   }
 }
 
+TEST_CASE("a state that cannot be written before a node goes down is tried again, seconds later") {
+  Federation f = Made(0);
+  f.job.on_site_loss = OnSiteLoss::kWait;
+  f.iteration_ns = kSecond;
+  RunSaved(f, false);
+  f.leaving[{"east", "n0"}] = 60 * kSecond;
+  f.RunFor(kSecond / 10);
+  REQUIRE(f.Commands(v1::WorkerCommand::kCheckpoint) == 3);
+  FailToSave(f, 1, 6);
+  f.RunFor(4 * kSecond);
+  CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 0);
+  f.RunFor(kSecond);
+  CHECK(f.Commands(v1::WorkerCommand::kCheckpoint) == 3);
+}
+
 TEST_CASE("a job that recovers leaves a node that goes down at once, and a new one gets none of its devices") {
   Federation f = Made(1);
   RunSaved(f);

@@ -52,14 +52,6 @@ Watched WatchedIn(const Federation& f) {
   return watched;
 }
 
-void FailToSave(Federation& f, uint64_t epoch, int64_t iteration) {
-  v1::WorkerReport report = OfEpoch(epoch);
-  report.mutable_checkpoint()->set_rank(1);
-  report.mutable_checkpoint()->set_iteration(iteration);
-  report.mutable_checkpoint()->set_error("/ckpt: No space left on device");
-  f.Answer("east", report);
-}
-
 TEST_CASE("a finished job's name is taken for nobody who does not ask for it, and for nothing that cannot begin") {
   Federation f = Cancelled();
   const auto refused = [&](const JobSpec& job, RunOptions run, bool replace) {
@@ -146,6 +138,14 @@ TEST_CASE("a job that goes on from a finished one keeps its iterations up to the
   g.PrepareAll();
   CHECK(g.Last<SendToAgent>().at(0).message.command().command().commit().start_iteration() == 2);
   g.CommitAll();
+  g.IterateAll(2);
+  CHECK(WatchedIn(g).iterations == std::vector<int64_t>{2});
+  g.Step(WatchStart{71, "tiny", 0, 1000});
+  CHECK(WatchedIn(g).iterations == std::vector<int64_t>{0, 1, 2});
+  CHECK(g.DetailOf("tiny").summary().iterations_done() == 3);
+  CHECK(g.broken == "");
+}
+
 TEST_CASE("a job goes on from a checkpoint behind the last iteration in the store, whose rows have no gap") {
   Federation f = Cancelled();
   StoredState stored = f.Stored();
@@ -174,14 +174,6 @@ TEST_CASE("a job goes on from a checkpoint behind the last iteration in the stor
   const StoredState after = g.Stored();
   CHECK(after.jobs.back().next_iteration == 3);
   CHECK(after.jobs.back().iterations.front().iteration() == 2);
-}
-
-  g.IterateAll(2);
-  CHECK(WatchedIn(g).iterations == std::vector<int64_t>{2});
-  g.Step(WatchStart{71, "tiny", 0, 1000});
-  CHECK(WatchedIn(g).iterations == std::vector<int64_t>{0, 1, 2});
-  CHECK(g.DetailOf("tiny").summary().iterations_done() == 3);
-  CHECK(g.broken == "");
 }
 
 TEST_CASE("where it goes on from an older checkpoint, what came after that is no part of its curve") {

@@ -44,6 +44,14 @@ inline void Save(Federation& f, uint64_t epoch, int64_t iteration) {
   }
 }
 
+inline void FailToSave(Federation& f, uint64_t epoch, int64_t iteration) {
+  v1::WorkerReport report = OfEpoch(epoch);
+  report.mutable_checkpoint()->set_rank(1);
+  report.mutable_checkpoint()->set_iteration(iteration);
+  report.mutable_checkpoint()->set_error("/ckpt: No space left on device");
+  f.Answer("east", report);
+}
+
 inline void Copy(Federation& f, const std::string& site, uint64_t epoch, int64_t iteration,
                  const std::string& error = "") {
   v1::WorkerReport report = OfEpoch(epoch);
