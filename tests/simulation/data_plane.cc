@@ -203,6 +203,7 @@ void Trainer::OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>
   }
   world_.Trace("{} cannot read the checkpoint of iteration {}: {}", process_->name, from.iteration(),
                lineage.status().ToString());
+  plane_.ledger_.OnRefused(worker_.job(), std::string(lineage.status().message()));
   Prepared refused{.epoch = order.epoch, .report = lineage.status(), .states = States(), .unreadable = std::nullopt};
   // A source whose disk is away has none of its files, either.
   if (std::ranges::any_of(plane_.trainers_, [](const Trainer* each) { return each->disk_.away; })) {

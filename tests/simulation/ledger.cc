@@ -11,6 +11,7 @@ void Ledger::OnApplied(const std::string& job, bool resumes) {
   if (resumes) {
     truth.resumes = latest_.at(job);
     truth.newest_listed = jobs_.at(truth.resumes).newest_listed;
+    truth.gaps = jobs_.at(truth.resumes).gaps;
   }
   latest_[job] = application;
   if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
@@ -20,10 +21,19 @@ void Ledger::OnApplied(const std::string& job, bool resumes) {
 
 bool Ledger::LostBefore(const std::string& job, int64_t iteration) const {
   const JobTruth* truth = Find(job);
-  if (truth == nullptr || truth->resumes == 0 || !were_excused_.contains(job)) {
+  if (truth == nullptr || truth->resumes == 0) {
     return false;
   }
-  return iteration <= (truth->epoch > 0 ? truth->first : truth->newest_listed);
+  const bool in_gap = std::ranges::any_of(
+      truth->gaps, [&](const auto& gap) { return gap.first < iteration && iteration <= gap.second; });
+  if (in_gap || !were_excused_.contains(job)) {
+    return in_gap;
+  }
+  int64_t listed = truth->newest_listed;
+  for (uint64_t before = truth->resumes; before != 0; before = jobs_.at(before).resumes) {
+    listed = std::max(listed, jobs_.at(before).newest_listed);
+  }
+  return iteration <= (truth->epoch > 0 ? truth->first : listed);
 }
 
 void Ledger::OnListed(const std::string& job, int64_t iteration) {
@@ -79,8 +89,7 @@ void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& fro
       BeginJob(job, from);
     } else if (job.resumes != 0 && from.identity.iteration < job.first) {
       // It falls back on a checkpoint of the run before, older than the one that it began with; OnRestored judges it.
-      job.first = from.identity.iteration;
-      job.line.assign(first + 1, from.lineage);
+      BeginAt(job, from);
     }
     job.epoch = epoch;
     job.epoch_first = from.identity.iteration;
@@ -97,11 +106,20 @@ void Ledger::OnEpochBegun(uint64_t run, uint64_t epoch, const RankBeginning& fro
 
 // Goes on from a checkpoint of an earlier application (OnRestored has seen which).
 void Ledger::BeginJob(JobTruth& job, const RankBeginning& from) {
-  job.first = from.identity.iteration;
-  if (job.first < job.newest_listed && !disk_lost_ && !IsPassedOver(job, job.newest_listed)) {
+  if (from.identity.iteration < job.newest_listed && !disk_lost_ && !IsPassedOver(job, job.newest_listed)) {
     world_.Break(fmt::format("job {} goes on from iteration {}, and the checkpoint of iteration {} was listed", job.job,
-                             job.first, job.newest_listed));
+                             from.identity.iteration, job.newest_listed));
   }
+  BeginAt(job, from);
+}
+
+// A newer checkpoint that could not be read is still the one that the job is told to begin with.
+void Ledger::BeginAt(JobTruth& job, const RankBeginning& from) {
+  job.first = from.identity.iteration;
+  if (job.first > job.newest_listed) {
+    job.gaps.emplace_back(job.newest_listed, job.first);
+  }
+  job.told_from = std::max(job.first, job.unread.empty() ? 0 : job.unread.rbegin()->first);
   job.line.assign(static_cast<size_t>(job.first) + 1, from.lineage);
 }
 
@@ -122,6 +140,12 @@ void Ledger::OnUnread(uint64_t run, int64_t iteration) {
     unread.since_ns = world_.now_ns();
   }
   unread.last_ns = world_.now_ns();
+}
+
+std::string Ledger::RefusedLately(const std::string& job) const {
+  constexpr int64_t kLatelyNs = 5 * kSecondNs;
+  const auto found = refused_.find(job);
+  return found != refused_.end() && world_.now_ns() - found->second.second <= kLatelyNs ? found->second.first : "";
 }
 
 void Ledger::OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epoch, int64_t iteration,
@@ -233,6 +257,7 @@ void Ledger::CheckChosen(const JobTruth& job, uint64_t run, uint64_t epoch) {
 }
 
 void Ledger::OnStopOrdered(const std::string& job, uint64_t incarnation) {
+  stop_ordered_.insert(incarnation);
   const Forgotten* forgotten = FindForgotten(job);
   if (forgotten != nullptr && forgotten->left.contains(incarnation) && !excused(job)) {
     world_.Break(fmt::format("worker {:x} of job {} is stopped, and its run was well: the store is older than it",

@@ -66,9 +66,13 @@ struct JobTruth {
   uint64_t resumes = 0;       // the application whose checkpoints it goes on from; 0: none
   int64_t newest_listed = 0;  // iteration of a checkpoint, of this or of that application
   int64_t first = 0;          // the iteration that its first epoch has begun with
+  int64_t told_from = 0;      // evaluations before it are those of the application before
   uint64_t epoch = 0;         // the latest that any rank has begun
   int64_t epoch_first = 0;    // its first iteration
   int64_t progress_ns = 0;    // when an iteration was finished last
+  // Iterations that this or an earlier application has not told of, first and past the last: it went on from a
+  // checkpoint that was found and had never been listed.
+  std::vector<std::pair<int64_t, int64_t>> gaps;
   // Checkpoints that a rank could not read, by iteration: since when all tries were in vain, and the latest.
   struct Unread {
     int64_t since_ns = 0;
@@ -99,6 +103,10 @@ class Ledger {
   void OnRestored(uint64_t run, uint64_t written_run, uint64_t written_epoch, int64_t iteration, uint64_t lineage);
   // A rank cannot read the checkpoint of the iteration, for nothing can be read on its node.
   void OnUnread(uint64_t run, int64_t iteration);
+  // A rank cannot read a checkpoint, for this reason.
+  void OnRefused(const std::string& job, const std::string& cause) { refused_[job] = {cause, world_.now_ns()}; }
+  // The last such reason in the last seconds; "": there is none.
+  std::string RefusedLately(const std::string& job) const;
   void Keeps(uint64_t run) { runs_[run].keeps = true; }
   void LoseMemory(uint64_t run) { runs_[run].lost_memory = true; }
   // A rank has finished an iteration; `lineage` of the state behind it.
@@ -133,16 +141,18 @@ class Ledger {
     }
   }
   // The user has chosen where a job goes on that the store is older than, or to end it.
-  void OnChosen(const std::string& job) {
-    if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
-      found->second.left.clear();
-    }
-  }
+  void OnChosen(const std::string& job) { LeaveNone(job); }
+  // The job has failed, as it may: its workers are stopped.
+  void OnOver(const std::string& job) { LeaveNone(job); }
   // He has given up what the store does not know. `run`: that goes on; 0: another one will. `epoch`: the latest that is
   // not given up.
   void OnGivenUp(const std::string& job, uint64_t run, uint64_t epoch);
   // An agent tells the worker to stop.
   void OnStopOrdered(const std::string& job, uint64_t incarnation);
+  // A worker has ended by itself, with what it had not reported.
+  void OnSelfEnded(const std::string& job) { self_ended_.insert(job); }
+  bool self_ended(const std::string& job) const { return self_ended_.contains(job); }
+  bool stop_ordered(uint64_t incarnation) const { return stop_ordered_.contains(incarnation); }
   // The worker has ended, or no agent knows it any more.
   void OnGone(const std::string& job, uint64_t incarnation);
   // A run is given the device.
@@ -162,7 +172,8 @@ class Ledger {
     return excused(job) && excuses_.at(job).contains(why);
   }
 
-  // The evaluation is of an earlier application of the job, which had an excuse: it is told now that it was lost then.
+  // The evaluation is of an earlier application of the job, which had an excuse, or lies where its curve has a gap: it
+  // is told now that it was lost then.
   bool LostBefore(const std::string& job, int64_t iteration) const;
 
   // A worker of the job was lost, with what it had not reported yet.
@@ -187,6 +198,12 @@ class Ledger {
   void BeginJob(JobTruth& job, const RankBeginning& from);
   void CheckChosen(const JobTruth& job, uint64_t run, uint64_t epoch);
   bool IsPassedOver(const JobTruth& job, int64_t iteration) const;
+  static void BeginAt(JobTruth& job, const RankBeginning& from);
+  void LeaveNone(const std::string& job) {
+    if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
+      found->second.left.clear();
+    }
+  }
   void NoteState(JobTruth& job, uint64_t epoch, int64_t iteration, uint64_t lineage);
 
   World& world_;
@@ -194,9 +211,12 @@ class Ledger {
   std::map<uint64_t, JobTruth> jobs_;       // by application
   std::map<std::string, uint64_t> latest_;  // application of the job
   std::map<std::string, std::set<std::string>> excuses_;
-  std::set<std::string> were_excused_;                            // in an earlier application
-  std::map<std::string, Forgotten> forgotten_;                    // by job
-  std::map<std::pair<uint64_t, uint64_t>, std::string> secrets_;  // by run and epoch
+  std::set<std::string> were_excused_;                              // in an earlier application
+  std::map<std::string, Forgotten> forgotten_;                      // by job
+  std::map<std::string, std::pair<std::string, int64_t>> refused_;  // by job; and when
+  std::map<std::pair<uint64_t, uint64_t>, std::string> secrets_;    // by run and epoch
+  std::set<std::string> self_ended_;                                // jobs
+  std::set<uint64_t> stop_ordered_;                                 // incarnations of workers
   bool disk_lost_ = false;
   int64_t iterations_ = 0;  // of all ranks of all runs
 };

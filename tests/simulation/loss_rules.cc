@@ -86,12 +86,14 @@ bool LossRules::IsOlder(const std::string& name, const std::string& cause) const
 }
 
 void LossRules::OnRecovering(const std::string& name, const std::string& cause) {
-  if (!IsGone(name, cause) && !IsOlder(name, cause) && !MayLose(name, *disk_.Find(name))) {
+  // A second loss is told without its cause.
+  if (!IsGone(name, cause) && !IsGone(name, ledger_.RefusedLately(name)) && !IsOlder(name, cause) &&
+      !MayLose(name, *disk_.Find(name))) {
     world_.Break(fmt::format("job {} recovers without a cause: {}", name, cause));
   }
-  // The first time at once, then after at least half of 1, 2, 4, 8 s; workers of two nodes may be lost at each start,
-  // and of each as many as there are replicas.
-  const size_t most = 8 * static_cast<size_t>(user_.jobs().at(name).spec.parallelism.data);
+  // The first time at once, then after at least half of 1, 2, 4, 8 s, or where nodes are in trouble of 1, 2, 3, 3 s:
+  // five starts. Workers of three nodes may be lost at each, and of each as many as there are replicas.
+  const size_t most = 16 * static_cast<size_t>(user_.jobs().at(name).spec.parallelism.data);
   constexpr int64_t kWithinNs = 6 * kSecondNs;
   const int64_t progress_ns = user_.ProgressOf(name);
   std::deque<int64_t>& times_ns = recoveries_ns_[name];

@@ -91,7 +91,7 @@ void OlderStore::Compare(const std::string& job, const StoredJob* before, uint64
       const bool of_run = older.run != 0 && (Serves(now, id) || status.run_incarnation() == older.run);
       const bool is_known = of_run && Serves(now, id) && status.epoch() <= older.epoch;
       const bool was_left = earlier != nullptr && earlier->left.contains(id.incarnation());
-      older.goes_on = older.goes_on || of_run;
+      older.goes_on = older.goes_on || (of_run && !ledger_.stop_ordered(id.incarnation()));
       if (!is_known && (Serves(before, id) || was_left)) {
         older.forgotten.left[id.incarnation()] = {.site = id.site(), .device = id.device()};
         older.forgotten.outrun = true;

@@ -48,7 +48,10 @@ class Simulation final : public Listener {
                            is_long ? 9 : 90, is_long);
     second = Replicated(std::move(second));
     user_.Want(std::move(second), world_.Between(3, 60) * kSecondNs);
-    disk_.on_failed = [this](const std::string& job, const std::string& cause) { losses_.OnFailed(job, cause); };
+    disk_.on_failed = [this](const std::string& job, const std::string& cause) {
+      losses_.OnFailed(job, cause);
+      ledger_.OnOver(job);
+    };
     disk_.on_recovering = [this](const std::string& job, const std::string& cause) {
       losses_.OnRecovering(job, cause);
     };

@@ -101,9 +101,10 @@ void StoreRules::CheckEvaluations(const std::string& job, const v1::JobDetail& b
   for (int i = before.evaluations_size(); i < now.evaluations_size(); ++i) {
     const v1::EvaluationSummary& each = now.evaluations(i);
     const bool in_order = i == 0 || each.iteration() > now.evaluations(i - 1).iteration();
-    const bool right = each.incomplete() ? ledger_.excused(job) || ledger_.LostBefore(job, each.iteration()) ||
-                                               ledger_.MayLack(job, each.iteration() - 1)
-                                         : each.loss() == ValidationLossOf(each.iteration());
+    const bool right = each.incomplete()
+                           ? ledger_.excused(job) || ledger_.self_ended(job) ||
+                                 ledger_.LostBefore(job, each.iteration()) || ledger_.MayLack(job, each.iteration() - 1)
+                           : each.loss() == ValidationLossOf(each.iteration());
     if (!in_order || !right) {
       world_.Break(fmt::format("job {}: the evaluation after {} iterations {}", job, each.iteration(),
                                !in_order           ? "is told twice, or late"
@@ -118,7 +119,8 @@ void StoreRules::CheckEvaluated(const StoredJob& job) {
   const std::string& name = job.detail.summary().name();
   const absl::StatusOr<JobSpec> spec = ParseManifest(job.detail.manifest());
   const int64_t end = spec->training.iterations;
-  for (int64_t iteration = FirstOf(name); iteration <= end; ++iteration) {
+  const JobTruth* truth = ledger_.Find(name);
+  for (int64_t iteration = truth == nullptr ? 0 : truth->told_from; iteration <= end; ++iteration) {
     const bool told = std::ranges::any_of(
         job.detail.evaluations(), [&](const v1::EvaluationSummary& each) { return each.iteration() == iteration; });
     if (spec->evaluation.IsDue(iteration, end) && !told) {

@@ -49,6 +49,10 @@ void User::Follow() {
     if (state != job.state) {
       OnState(name, job, state);
     }
+    if (const int steps = stored == nullptr ? 0 : stored->detail.transitions_size();
+        std::exchange(job.transitions, steps) != steps) {
+      job.entered_ns = now_ns;  // it may be back in a state that it left for a moment
+    }
     if (!reach_.hears(job.spec.placement.sites)) {
       job.unreachable_ns += kPollNs;
     } else if (CanCall()) {

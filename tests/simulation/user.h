@@ -28,6 +28,7 @@ struct UserJob {
   bool paused = false;   // the user has asked for it, and was told so
   bool wants_resume = false;
   int64_t entered_ns = 0;  // its state, as the store has it
+  int transitions = 0;     // in the store
   JobState state = v1::JOB_STATE_UNSPECIFIED;
   int64_t unreachable_ns = 0;                  // how long some site of it could not be reached in this state
   int64_t abandoning_ns = 0;                   // how long a stuck worker has not abandoned its iteration, undisturbed
