@@ -100,6 +100,9 @@ Answer Begin(const Situation& s) {
   if (s.life.state == v1::JOB_STATE_RECOVERING && s.life.wants.pause && s.AllLeft()) {
     facts.told_iterations = s.life.end();  // all members live: they tell the rest of the epoch while it is PAUSED
   }
+  if (s.life.state == v1::JOB_STATE_PAUSED) {
+    facts.told_iterations = *s.life.ended_at;  // as was said
+  }
   EpochDecision next = NextEpoch(s.life.epoch, facts);
   if (next.kind != EpochDecision::Kind::kNew) {
     return next.kind == EpochDecision::Kind::kFail ? Fail(std::move(next.reason)) : std::nullopt;
