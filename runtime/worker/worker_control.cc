@@ -197,6 +197,8 @@ void WorkerControl::On(WorkerTick event) {
   if (trainer_ == Trainer::kTrains) {
     next_iteration_ = std::max(next_iteration_, tick_.next_iteration);
     NoteAbandonment();
+  } else if (busy() && !deferred_.empty()) {
+    NoteOrder();
   }
   if (lived_ns_ < heartbeat_at_ns_) {
     return;
@@ -223,6 +225,14 @@ void WorkerControl::NoteAbandonment() {
   }
   tick_.action = "abandonment";
   tick_.action_ns = lived_ns_ - abandons_since_ns_;
+}
+
+// Tells the order under way that others wait for, and since when they do.
+void WorkerControl::NoteOrder() {
+  tick_.action = trainer_ == Trainer::kPrepares ? "preparation"
+                 : trainer_ == Trainer::kSaves  ? "copy of the state"
+                                                : "measurement";
+  tick_.action_ns = lived_ns_ - defers_since_ns_;
 }
 
 int64_t WorkerControl::orphan_at_ns() const {

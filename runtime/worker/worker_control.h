@@ -129,6 +129,7 @@ class WorkerControl {
   int64_t orphan_at_ns() const;
   void CheckOrphaned();
   void NoteAbandonment();
+  void NoteOrder();
   void SendReports();
   void ExitWhenFlushed();
   v1::AttachRequest Request(v1::WorkerReport report) const;
@@ -162,6 +163,7 @@ class WorkerControl {
   // The job.
   Trainer trainer_ = Trainer::kFree;
   std::deque<v1::WorkerCommand> deferred_;
+  int64_t defers_since_ns_ = 0;  // the first of them
   v1::WorkerPhase phase_ = v1::WORKER_PHASE_IDLE;
   uint64_t epoch_ = 0;
   uint64_t run_incarnation_ = 0;  // that it is of

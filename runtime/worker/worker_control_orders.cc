@@ -35,8 +35,11 @@ void WorkerControl::Handle(v1::WorkerCommand command) {
   }
   if (busy()) {
     if (deferred_.size() >= kMaxDeferred) {
-      Fail(absl::FailedPreconditionError("more commands than this worker can have under way"));
+      Fail(absl::InternalError("more commands than this worker can have under way"));
       return;
+    }
+    if (deferred_.empty()) {
+      defers_since_ns_ = lived_ns_;
     }
     deferred_.push_back(std::move(command));
     return;

@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <string_view>
 
 #include "optimizer/model/patience.h"
 #include "optimizer/model/transformer.h"
+#include "optimizer/schedule/action.h"
 
 namespace geopipe {
 namespace {
@@ -137,7 +139,34 @@ bool Situation::IsQuiet(const WorkerKey& key, const WorkerFacts& worker) const {
 }
 
 // Reading a checkpoint takes as long as disks and links take; a worker that fetches a file notices by itself when none
-// comes. Replicas send each other states between connecting and reporting that they have.
+// comes.
+int64_t Situation::PrepareLimitNs() const {
+  const auto from = std::ranges::find_if(life.checkpoints.listed, [&](const ListedCheckpoint& each) {
+    return life.epoch->from_checkpoint == each.identity;
+  });
+  return limits.prepare_timeout_ns + (from == life.checkpoints.listed.end() ? 0 : SlowNs(from->bytes));
+}
+
+int64_t Situation::StuckAfterNs(std::string_view text) const {
+  const absl::StatusOr<Action> action = ParseAction(text);
+  const bool is_order = !action.ok() && text != "abandonment";
+  if (is_order) {
+    const bool may_act = life.state == v1::JOB_STATE_RECOVERING || life.state == v1::JOB_STATE_DEPLOYING;
+    return may_act && !text.empty() ? PrepareLimitNs() : kNoDeadlineNs;
+  }
+  if (life.state != v1::JOB_STATE_RUNNING && life.state != v1::JOB_STATE_RECOVERING) {
+    return kNoDeadlineNs;
+  }
+  int64_t planned_ns = 0;
+  for (int32_t stage = 0; life.plan != nullptr && stage < life.plan->costs.shape.stages; ++stage) {
+    if (!action.ok() || action->stage == stage) {
+      planned_ns = std::max({planned_ns, life.plan->costs.forward_ns[stage], life.plan->costs.BackwardNs(stage)});
+    }
+  }
+  return std::max(limits.stuck_after_ns, PatienceNs(static_cast<double>(planned_ns)));
+}
+
+// Replicas send each other states between connecting and reporting that they have.
 int64_t Situation::LimitNs() const {
   switch (life.state) {
     case v1::JOB_STATE_PROFILING:
@@ -145,15 +174,10 @@ int64_t Situation::LimitNs() const {
     case v1::JOB_STATE_PLANNING:
       return crew.times.planning && life.plan == nullptr ? life.job.search.time_budget_ns + limits.planning_margin_ns
                                                          : kNoDeadlineNs;
-    case v1::JOB_STATE_DEPLOYING: {
-      if (crew.rollout.phase() != PlanRollout::Phase::kPreparing) {
-        return limits.commit_timeout_ns + SlowNs(GivenStateBytes());
-      }
-      const auto from = std::ranges::find_if(life.checkpoints.listed, [&](const ListedCheckpoint& each) {
-        return life.epoch->from_checkpoint == each.identity;
-      });
-      return limits.prepare_timeout_ns + (from == life.checkpoints.listed.end() ? 0 : SlowNs(from->bytes));
-    }
+    case v1::JOB_STATE_DEPLOYING:
+      return crew.rollout.phase() == PlanRollout::Phase::kPreparing
+                 ? PrepareLimitNs()
+                 : limits.commit_timeout_ns + SlowNs(GivenStateBytes());
     case v1::JOB_STATE_RUNNING:
       return std::max(limits.progress_timeout_ns, SlowestIterationNs());
     case v1::JOB_STATE_RECOVERING:

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "coordinator/core/life/crew_facts.h"
@@ -65,6 +66,11 @@ struct Situation {
   std::string DeadlineSentence() const;
   // Limit on an iteration and an evaluation before it: several times what the plan says.
   int64_t SlowestIterationNs() const;
+  // Limit on a worker's preparation for the epoch. REQUIRES: there is one.
+  int64_t PrepareLimitNs() const;
+  // The longest that what a worker tells to be under way should take: a compute action as planned, the abandonment of
+  // an iteration as the longest of these, an order that others wait for as a preparation.
+  int64_t StuckAfterNs(std::string_view action) const;
   // Time after which workers without an agent have ended by themselves. `rests`: also those that are paused or have
   // finished.
   int64_t GraceNs(const NodeSilence& silence, bool rests) const;

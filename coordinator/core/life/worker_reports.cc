@@ -10,8 +10,6 @@
 #include "coordinator/cluster/link_traffic.h"
 #include "coordinator/core/telemetry/data_agreement.h"
 #include "optimizer/base/quantities.h"
-#include "optimizer/model/patience.h"
-#include "optimizer/schedule/action.h"
 #include "proto/wire/checkpoint_wire.h"
 #include "runtime/base/utf8.h"
 #include "runtime/base/version.h"
@@ -20,18 +18,6 @@ namespace geopipe {
 namespace {
 
 using Stage = WorkerFacts::Stage;
-
-// The longest that the action should take: a compute action as planned, any other as the longest of these.
-int64_t StuckAfterNs(const JobLife& life, const JobRunLimits& limits, std::string_view text) {
-  const absl::StatusOr<Action> action = ParseAction(text);
-  int64_t planned_ns = 0;
-  for (int32_t stage = 0; life.plan != nullptr && stage < life.plan->costs.shape.stages; ++stage) {
-    if (!action.ok() || action->stage == stage) {
-      planned_ns = std::max({planned_ns, life.plan->costs.forward_ns[stage], life.plan->costs.BackwardNs(stage)});
-    }
-  }
-  return std::max(limits.stuck_after_ns, PatienceNs(static_cast<double>(planned_ns)));
-}
 
 }  // namespace
 
@@ -262,12 +248,12 @@ Reaction WorkerReports::OnFinished(WorkerFacts& worker, const v1::FinishedReport
 }
 
 // A compute action should take as long as planned, not many times that; one that only waits for messages is not under
-// way. Nor should a worker take long to abandon an iteration, whatever it waits for. It counts when two heartbeats in a
-// row report it: after a pause of the whole host the first one means nothing.
+// way. Nor should a worker take long to abandon an iteration, whatever it waits for, or have other orders wait for one
+// longer than a preparation may take. It counts when two heartbeats in a row report it: after a pause of the whole host
+// the first one means nothing.
 void WorkerReports::CheckStuck(WorkerFacts& worker, const v1::WorkerStatus& status) {
-  const int64_t limit_ns = StuckAfterNs(life_, limits_, status.action());
-  const bool may_act = life_.state == v1::JOB_STATE_RUNNING || life_.state == v1::JOB_STATE_RECOVERING;
-  const bool stuck = may_act && status.action_ns() >= limit_ns;
+  const int64_t limit_ns = Here().StuckAfterNs(status.action());
+  const bool stuck = status.action_ns() >= limit_ns;
   const std::string action = stuck ? fmt::format("{} of iteration {}", status.action(), status.next_iteration()) : "";
   if (!stuck || std::exchange(worker.slow_action, action) != action) {
     worker.slow_action = action;

@@ -516,6 +516,35 @@ TEST_CASE("a worker that cannot even abandon its iteration while others recover 
   CHECK(f.Stops() == 1);
 }
 
+TEST_CASE("a worker whose orders wait for longer than a preparation may take is replaced, whatever the epoch") {
+  CoordinatorOptions options = Federation::RecoveringOptions();
+  Federation f(options);
+  Run(f);
+  f.Exit(DeviceAt("west"), kKilled);
+  f.Answer("west", HelloWith({{2, 1}}));
+  EndSurvivors(f);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  v1::WorkerReport report;
+  report.set_epoch(1);
+  v1::WorkerStatus& status = *report.mutable_heartbeat()->mutable_status();
+  status.set_epoch(1);
+  status.set_phase(v1::WORKER_PHASE_ENDED);
+  status.set_next_iteration(2);
+  status.set_action("copy of the state");
+  const int64_t limit_ns = options.run.prepare_timeout_ns;
+  for (const int64_t action_ns : {limit_ns - kSecond, limit_ns}) {
+    status.set_action_ns(action_ns);
+    f.Answer("east", report);
+    CHECK(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  }
+  status.set_action_ns(limit_ns + kSecond);
+  f.Answer("east", report);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  CHECK_THAT(f.CauseOf("tiny"),
+             Catch::StartsWith("worker east/n0/0 (site east) is stuck: copy of the state of iteration 2 has taken"));
+  CHECK(f.Stops() == 1);
+}
+
 TEST_CASE("a pause that is under way when a worker is lost comes about when the job is well again") {
   Federation f(Federation::RecoveringOptions());
   Run(f);

@@ -135,6 +135,26 @@ TEST_CASE("a worker tells how long it has been abandoning an iteration while not
   CHECK(worker.heartbeats.back().heartbeat().status().action().empty());
 }
 
+TEST_CASE("a worker tells how long commands have been waiting for an order that it cannot get over") {
+  Harness worker;
+  worker.Open();
+  const auto beat = [&] { worker.Beat(); };
+  const auto action = [&] { return worker.heartbeats.back().heartbeat().status().action(); };
+  worker.Command(PrepareOf(1));
+  worker.Pass(3, beat);
+  CHECK(action().empty());  // nobody waits for it
+  worker.Command(EndOf(1));
+  worker.Pass(2, beat);
+  CHECK(action() == "preparation");
+  worker.Command(PrepareOf(2));
+  worker.Pass(2, beat);
+  CHECK(worker.heartbeats.back().heartbeat().status().action_ns() == 4 * kSecondNs);  // since the first waits
+  worker.Step(PreparedOf(1));
+  worker.Pass(1, beat);
+  CHECK(action().empty());
+  CHECK(worker.Last<RunPrepare>().epoch == 2);
+}
+
 TEST_CASE("an end that comes with the last iteration is answered besides the finish") {
   Harness worker;
   worker.Open();
