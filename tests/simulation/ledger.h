@@ -152,6 +152,8 @@ class Ledger {
   // A worker has ended by itself, with what it had not reported.
   void OnSelfEnded(const std::string& job) { self_ended_.insert(job); }
   bool self_ended(const std::string& job) const { return self_ended_.contains(job); }
+  // True when an older store did not know the worker.
+  bool was_left(uint64_t incarnation) const { return were_left_.contains(incarnation); }
   bool stop_ordered(uint64_t incarnation) const { return stop_ordered_.contains(incarnation); }
   // The worker has ended, or no agent knows it any more.
   void OnGone(const std::string& job, uint64_t incarnation);
@@ -216,6 +218,7 @@ class Ledger {
   std::map<std::string, std::pair<std::string, int64_t>> refused_;  // by job; and when
   std::map<std::pair<uint64_t, uint64_t>, std::string> secrets_;    // by run and epoch
   std::set<std::string> self_ended_;                                // jobs
+  std::set<uint64_t> were_left_;                                    // incarnations of workers
   std::set<uint64_t> stop_ordered_;                                 // incarnations of workers
   bool disk_lost_ = false;
   int64_t iterations_ = 0;  // of all ranks of all runs

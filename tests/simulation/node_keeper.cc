@@ -106,9 +106,9 @@ void Node::Carry(KeeperLife& life, agent::Spawn& effect) {
     }
   }
   for (const std::shared_ptr<Worker>& stray : strays_) {
-    // A coordinator that was started since cannot know of it.
+    // A coordinator that was started since cannot know of it, nor need one whose store is older.
     if (stray->process()->alive && stray->id().device() == id.device() &&
-        coordinator_.started_ns() < stray->stray_ns()) {
+        coordinator_.started_ns() < stray->stray_ns() && !ledger_.was_left(stray->id().incarnation())) {
       world_.Break(fmt::format("{} is started beside {}, which no agent knows",
                                fmt::format("worker {:x}", id.incarnation()), stray->process()->name));
     }

@@ -285,8 +285,10 @@ void User::CheckEnd() const {
                in_state_ns < 20 * plane_.iteration_ns(name) + 120 * kSecondNs) {
       continue;  // the process must have ended, and a coordinator that was restarted begins to wait anew
     } else if (job.state == v1::JOB_STATE_RECOVERING && ledger_.excused(name, "a worker is stuck") &&
-               in_state_ns < 75 * kSecondNs) {
-      continue;  // one that is stuck before it is prepared is not told from one that reads before timeouts.start
+               in_state_ns < 180 * kSecondNs) {
+      // One that is stuck before it is prepared is not told from one that reads before timeouts.start; and losses
+      // before it and this one each delay what follows by a minute at most.
+      continue;
     } else if (in_state_ns > 60 * kSecondNs) {
       world_.Break(fmt::format("job {} stays {}: {}", name, JobStateName(job.state), cause));
     }
