@@ -175,7 +175,8 @@ struct Outrun {
   }
 
   // The agents return to a coordinator with the older store; its job is paused when their workers have ended.
-  Federation Paused(uint64_t epoch = 2) {
+  // `keeps`: they still have a state from before any iteration that the store knows.
+  Federation Paused(uint64_t epoch = 2, bool keeps = false) {
     const auto next = static_cast<int64_t>(epoch) + 2;
     Federation f(NextLife(Federation::RecoveringOptions()), older);
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
@@ -187,6 +188,9 @@ struct Outrun {
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
     for (size_t rank = 0; rank < f.sites.size(); ++rank) {
       v1::WorkerReport ended = EndedReportOf(static_cast<int32_t>(rank), epoch, next);
+      if (keeps) {
+        AddState(ended.mutable_ended()->mutable_states(), 0, 1);
+      }
       SessionReport(f, f.sites[rank], ended);
       stops += f.Stops();
     }
@@ -229,6 +233,15 @@ TEST_CASE("a store that is older than a run pauses the run, and people choose wh
   CHECK(detail.summary().epoch() == 3);  // no number is used twice
   CHECK(detail.epochs().rbegin()->first_iteration() == (!from_store ? 4 : saves ? 1 : 0));
   CHECK(f.broken == "");
+}
+
+TEST_CASE("a job that people let go on with the newest state begins where it was paused, with or without its figures") {
+  Outrun outrun(false);
+  Federation f = outrun.Paused(2, true);
+  f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_NEWEST});
+  f.RunFor(2 * kSecond);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(f.DetailOf("tiny").epochs().rbegin()->first_iteration() == 4);
 }
 
 // An agent that was started again as well does not know how far its worker is before that has spoken.
