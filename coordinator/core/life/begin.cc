@@ -77,7 +77,7 @@ EpochFacts FactsOf(const Situation& s) {
     const Post::Duty duty = s.life.posts.at(key).duty;
     if (duty != Post::Duty::kStopped) {
       facts.workers.push_back(worker);
-      facts.workers.back().states = s.crew.from_store ? std::vector<StateIdentity>() : worker.states;
+      facts.workers.back().states = s.life.from_store ? std::vector<StateIdentity>() : worker.states;
     }
     if (duty == Post::Duty::kLost) {
       facts.workers.back().stage = WorkerFacts::Stage::kEnded;

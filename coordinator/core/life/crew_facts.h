@@ -73,10 +73,9 @@ struct CrewFacts {
   std::set<NodeKey> undriven;  // have returned, and were not sent again what they may have missed
 
   // --- Answers ---
-  std::string later;        // agents tell of something in the run that its record does not know: what; empty: nothing
-  bool succeeded = false;   // it is a later run of the job
-  bool from_store = false;  // the next epoch begins with a checkpoint, whatever workers hold
-  std::string fault;        // a report that ends the job: the sentence that says why; empty: none
+  std::string later;       // agents tell of something in the run that its record does not know: what; empty: nothing
+  bool succeeded = false;  // it is a later run of the job
+  std::string fault;       // a report that ends the job: the sentence that says why; empty: none
   FailureDiagnosis diagnosis;
   Restarts restarts{0, 0};
   bool measuring = false;

@@ -192,6 +192,7 @@ v1::JobRecord JobLife::Record() const {
   record.set_epochs_before(epochs_before);
   record.set_progressed(progressed);
   record.set_outrun(outrun);
+  record.set_from_store(from_store);
   checkpoints.Write(record);
   for (const AllocatedSite& site : allocation.sites) {
     v1::RecordedSite& recorded = *record.add_sites();
@@ -254,6 +255,7 @@ absl::StatusOr<JobLife> JobLife::Restore(const JobSpec& job, const RunOptions& r
   life.epochs_before = record.epochs_before();
   life.progressed = record.progressed();
   life.outrun = record.outrun();
+  life.from_store = record.from_store();
   if (record.crew_size() != std::ssize(life.posts)) {
     return absl::DataLossError("its workers are not those of its devices");
   }

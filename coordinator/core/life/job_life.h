@@ -124,6 +124,7 @@ struct JobLife {
   uint64_t last_worker_before = 0;  // number of the latest of earlier runs; 0: not known
   bool progressed = false;          // some iteration was done in this run
   bool outrun = false;              // the store was older than the run: people choose where it goes on from
+  bool from_store = false;          // they have chosen the store: the next epoch begins with a checkpoint that it has
 
  private:
   void SetCheckpoints(CheckpointList list);

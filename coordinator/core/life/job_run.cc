@@ -210,7 +210,7 @@ Reaction JobRun::Lose(int64_t now_ns, Decision decision) {
 
 void JobRun::BeginEpoch(Epoch epoch) {
   life_.secret.clear();
-  crew_.secret_asked = crew_.from_store = false;
+  crew_.secret_asked = life_.from_store = false;
   life_.epoch = std::move(epoch);
   life_.committed = life_.ending = life_.may_go_back = false;
   life_.ended_at.reset();
@@ -331,7 +331,7 @@ std::vector<NodeMessage> JobRun::TakeDueOrders(int64_t now_ns, absl::FunctionRef
 
 void JobRun::Resume(std::string secret, bool from_store) {
   life_.wants.pause = life_.outrun = false;
-  crew_.from_store = from_store;
+  life_.from_store = from_store;
   if (life_.ending || life_.state != v1::JOB_STATE_RUNNING) {  // else nobody has heard of the pause
     TakeSecret(std::move(secret));
   }

@@ -315,6 +315,20 @@ TEST_CASE("the choice is there after another restart, too") {
 }
 
 TEST_CASE("a store from before a job's run leaves its workers alone, and the job waits until people choose") {
+TEST_CASE("the choice of what the store knows outlives the coordinator that was told") {
+  Outrun outrun(true);
+  Federation f = outrun.Paused();
+  f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_STORE});
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PAUSED);  // figures may still come
+  Federation next(NextLife(NextLife(Federation::RecoveringOptions())), f.Stored());
+  for (const std::string& site : next.sites) {
+    next.Register(site, 1, {outrun.before.IdOf(DeviceAt(site))}, 1, {StateOf(v1::WORKER_PHASE_ENDED, 2, 4)});
+  }
+  next.RunFor(3 * kSecond);
+  REQUIRE(next.StateOf("tiny") == v1::JOB_STATE_DEPLOYING);
+  CHECK(next.DetailOf("tiny").epochs().rbegin()->first_iteration() == 1);
+}
+
   Federation before;
   before.Step(ApplyJob{before.next_call++, before.job, before.run});
   const StoredState older = before.Stored();
