@@ -64,8 +64,8 @@ void UnknownWorkers::LeaveAlone(Now now, const Job& job) {
   for (const auto& [key, facts] : job.run->crew().workers) {
     const NodeRecord* node = membership_.Find(key.node_key());
     const Stray* known = strays_.Find(key);
-    const bool may_live =
-        facts.stage != WorkerFacts::Stage::kEnded && facts.sight != WorkerFacts::Sight::kUnseen && node != nullptr;
+    const bool is_unseen = facts.sight == WorkerFacts::Sight::kUnseen && facts.stage != WorkerFacts::Stage::kStarting;
+    const bool may_live = facts.stage != WorkerFacts::Stage::kEnded && !is_unseen && node != nullptr;
     if (job.run->life().Has(key) && may_live && (known == nullptr || !known->unknown)) {
       strays_.AddUnknown(now.ns, key, job.name(), facts.worker.incarnation, node->incarnation);
     }

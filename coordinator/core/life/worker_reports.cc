@@ -100,6 +100,7 @@ void WorkerReports::OnHello(WorkerFacts& worker, const v1::WorkerHello& hello, c
     return;
   }
   worker.stage = Stage::kAttached;
+  worker.sight = WorkerFacts::Sight::kSeen;  // it may have been started since its agent returned
   life_.posts.at(worker.worker.worker).exchange_address = hello.status().exchange_address();
   if (life_.state == v1::JOB_STATE_RECOVERING) {
     TakeStatus(worker, hello.status());

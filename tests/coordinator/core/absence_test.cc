@@ -1,5 +1,6 @@
 // Not to know a run is no knowledge that it is over: a coordinator with a lost, foreign or older store stops nobody.
 #include <catch2/catch.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -314,7 +315,6 @@ TEST_CASE("the choice is there after another restart, too") {
   CHECK(next.Last<ReplyToCall>().at(0).reply.status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
-TEST_CASE("a store from before a job's run leaves its workers alone, and the job waits until people choose") {
 TEST_CASE("the choice of what the store knows outlives the coordinator that was told") {
   Outrun outrun(true);
   Federation f = outrun.Paused();
@@ -329,6 +329,7 @@ TEST_CASE("the choice of what the store knows outlives the coordinator that was 
   CHECK(next.DetailOf("tiny").epochs().rbegin()->first_iteration() == 1);
 }
 
+TEST_CASE("a store from before a job's run leaves its workers alone, and the job waits until people choose") {
   Federation before;
   before.Step(ApplyJob{before.next_call++, before.job, before.run});
   const StoredState older = before.Stored();
@@ -379,6 +380,32 @@ TEST_CASE("a store from a run's first moments stops none of its workers, in whic
     older = f.Stored();
     options = NextLife(options);
   }
+}
+
+// The store knows a worker that its agent has not: it is started again, and the job then turns out to have a later run.
+TEST_CASE("a worker that an older store's coordinator has started itself ends with the run that people give up") {
+  Federation before(Federation::RecoveringOptions());
+  before.DriveTo(v1::JOB_STATE_RUNNING);
+  before.Exit(DeviceAt("north"), 9);
+  REQUIRE(before.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  Federation f(NextLife(Federation::RecoveringOptions()), before.Stored());
+  f.Register("north");
+  f.RunFor(kSecond / 10);
+  const uint64_t started = f.IdOf(DeviceAt("north")).incarnation();
+  f.Answer("north", HelloReport());
+  v1::WorkerState later = StateOf(v1::WORKER_PHASE_TRAINING, 1, 3);
+  later.mutable_status()->set_run_incarnation(Federation::kRun + 10);
+  f.Register("east", 1, {MakeWorkerId(DeviceAt("east"), "tiny", Federation::kRun + 11)}, 1, {later});
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_PENDING);
+  f.RunFor(kSecond);
+  f.Step(ResumeJob{{{f.next_call++}, "tiny"}, "secret", v1::RESUME_FROM_STORE});
+  std::vector<uint64_t> stopped;
+  for (const SendToAgent& send : f.Last<SendToAgent>()) {
+    if (send.message.has_stop_workers()) {
+      stopped.push_back(send.message.stop_workers().incarnation());
+    }
+  }
+  CHECK_THAT(stopped, Catch::Matchers::UnorderedEquals(std::vector{started, Federation::kRun + 11}));
 }
 
 // A store knows a job's first run; the agents of some sites have workers of the one that has followed it elsewhere.
