@@ -109,18 +109,18 @@ void Coordinator::Drive(Now now, Job& job) {
 
 // A job that stays at nodes that go down has at least its state in a checkpoint by then.
 void Coordinator::SaveBefore(Now now, Job& job, const std::set<NodeKey>& going) {
-  if (std::ranges::includes(job.saved_for, going)) {
-    job.saved_for = going;
-    return;
-  }
-  if (now.ns < job.save_not_before_ns) {
+  const bool was_asked = std::ranges::includes(job.saved_for, going);
+  job.saved_for = was_asked ? going : job.saved_for;
+  if (going.empty() || (was_asked && (now.ns < job.save_again_ns || job.run->Saves(job.saves_before)))) {
     return;
   }
   Reaction reaction;
   if (const absl::StatusOr<int64_t> iteration = job.run->Checkpoint(reaction); iteration.ok()) {
     job.saved_for = going;
-    outbox_.Log(LogLevel::kInfo, job.name(), "a checkpoint of iteration {} is asked for: {} {} down", *iteration,
-                DisplayNames(going), going.size() == 1 ? "goes" : "go");
+    job.saves_before = *iteration;
+    job.save_again_ns = now.ns + 5'000'000'000;  // where it comes to nothing
+    outbox_.Log(LogLevel::kInfo, job.name(), "a checkpoint of iteration {} is asked for before {} can go down",
+                *iteration, DisplayNames(going));
     React(now, job, std::move(reaction));
   }
 }

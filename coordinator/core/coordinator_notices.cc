@@ -69,12 +69,9 @@ void Coordinator::NoteLosses(Now now, Job& job, const Reaction& reaction) {
 
 // Notifies once when checkpoints begin to fail, and once when one is complete again.
 void Coordinator::NoteSaving(Now now, Job& job, const Reaction& reaction) {
-  constexpr int64_t kSaveBeforeAgainNs = 5'000'000'000;
   v1::JobNotice notice;
   if (reaction.checkpoint_trouble.has_value()) {
     job.detail.set_checkpoint_trouble(ToUtf8(*reaction.checkpoint_trouble));
-    job.saved_for.clear();
-    job.save_not_before_ns = now.ns + kSaveBeforeAgainNs;
     if (!std::exchange(job.saving_fails, true)) {
       notice.set_text(*reaction.checkpoint_trouble);
       Notify(now, job, LogLevel::kWarning, std::move(notice));

@@ -69,7 +69,8 @@ struct Job {
   bool return_due = false;                // a checkpoint was written: nodes that are back may be used again
   std::string stays;                      // why it does not leave nodes that it should; empty: it need not
   std::set<NodeKey> saved_for;            // nodes that go down, for which a checkpoint was asked for
-  int64_t save_not_before_ns = 0;         // for nodes that go down: the last try has come to nothing
+  int64_t saves_before = 0;               // its iteration
+  int64_t save_again_ns = 0;              // not before then again
   Exit exit;                              // that LookAfter has found, for the rules of the same step
 
   // --- Iterations. ---

@@ -58,6 +58,10 @@ class JobRun {
   // Pause and Resume take effect once all agents can be heard: a rank that does not hear of its epoch's end, or of the
   // next epoch, would lose its state.
   void Pause() { life_.wants.pause = true; }
+  // True when the state before the iteration is in a checkpoint, or is to be.
+  bool Saves(int64_t iteration) const {
+    return iteration >= life_.end() || crew_.checkpoints.Pending(iteration) || life_.checkpoints.Reaches(iteration);
+  }
   // Takes back a pause that has not taken effect yet, or asks for the next epoch. `secret`: fresh. `from_store`: with
   // the newest checkpoint that is listed, whatever workers hold.
   void Resume(std::string secret, bool from_store);
