@@ -209,8 +209,12 @@ void Trainer::OnRestored(const RunPrepare& order, const absl::StatusOr<uint64_t>
   if (std::ranges::any_of(plane_.trainers_, [](const Trainer* each) { return each->disk_.away; })) {
     plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is away");
   }
-  if (!disk_.away && (absl::IsNotFound(lineage.status()) || absl::IsDataLoss(lineage.status()))) {
+  if (!disk_.away && (absl::IsNotFound(lineage.status()) || absl::IsDataLoss(lineage.status()) ||
+                      absl::IsUnavailable(lineage.status()))) {
     refused.unreadable = from;
+  }
+  if (absl::IsUnavailable(lineage.status())) {
+    plane_.ledger_.OnUnread(run_, from.iteration());
   }
   if (absl::IsResourceExhausted(lineage.status()) || absl::IsUnavailable(lineage.status())) {
     plane_.ledger_.Excuse(worker_.job(), "a disk for checkpoints is full, or a source of files cannot be asked");

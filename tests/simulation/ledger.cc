@@ -203,7 +203,7 @@ void Ledger::OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t ite
 void Ledger::OnOlderStore(const std::string& job, Older older) {
   Forgotten& forgotten = forgotten_[job];
   for (const auto& [incarnation, left] : older.forgotten.left) {
-    were_left_.insert(incarnation);
+    were_left_[incarnation] = {left.site, world_.now_ns()};
   }
   older.forgotten.outrun = older.forgotten.outrun || forgotten.outrun;
   older.forgotten.iterations = std::max(older.forgotten.iterations, forgotten.iterations);
@@ -265,6 +265,18 @@ void Ledger::OnStopOrdered(const std::string& job, uint64_t incarnation) {
   if (forgotten != nullptr && forgotten->left.contains(incarnation) && !excused(job)) {
     world_.Break(fmt::format("worker {:x} of job {} is stopped, and its run was well: the store is older than it",
                              incarnation, job));
+  }
+}
+
+void Ledger::OnFailed(const std::string& job, uint64_t run) {
+  if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
+    std::erase_if(found->second.left, [&](const auto& entry) { return entry.second.run == run; });
+  }
+}
+
+void Ledger::OnSelfEnded(const std::string& job, uint64_t incarnation) {
+  if (const JobTruth* truth = Find(job); truth != nullptr && !stop_ordered(incarnation)) {
+    untold_[job] = std::max(untold_[job], std::ssize(truth->line) - 1);
   }
 }
 

@@ -36,6 +36,7 @@ struct RankBeginning {
 struct LeftWorker {
   std::string site;
   int32_t device = 0;
+  uint64_t run = 0;
 };
 
 // Everything that a job's store may have forgotten since an older one took its place.
@@ -134,6 +135,15 @@ class Ledger {
   bool MayLack(const std::string& job, int64_t iteration) const {
     return FindForgotten(job) != nullptr && iteration < FindForgotten(job)->iterations;
   }
+  // Notes which agents of left workers the coordinator hears.
+  void NoteHeardLeft() {
+    constexpr int64_t kForgottenNs = 2 * kSecondNs;  // the coordinator before is heard of no more
+    std::erase_if(were_left_, [this](const auto& entry) {
+      const std::string& site = entry.second.first;
+      const int64_t since_ns = entry.second.second;
+      return world_.now_ns() - since_ns > kForgottenNs && hears(site) && !strays_.contains(entry.first);
+    });
+  }
   // All sites of the job could be heard for so long.
   void NoteHeard(const std::string& job, int64_t for_ns) {
     if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
@@ -141,19 +151,28 @@ class Ledger {
     }
   }
   // The user has chosen where a job goes on that the store is older than, or to end it.
-  void OnChosen(const std::string& job) { LeaveNone(job); }
-  // The job has failed, as it may: its workers are stopped.
-  void OnOver(const std::string& job) { LeaveNone(job); }
+  void OnChosen(const std::string& job) {
+    if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
+      found->second.left.clear();
+    }
+  }
+  // The run has failed, as it may: its workers are stopped.
+  void OnFailed(const std::string& job, uint64_t run);
   // He has given up what the store does not know. `run`: that goes on; 0: another one will. `epoch`: the latest that is
   // not given up.
   void OnGivenUp(const std::string& job, uint64_t run, uint64_t epoch);
   // An agent tells the worker to stop.
   void OnStopOrdered(const std::string& job, uint64_t incarnation);
-  // A worker has ended by itself, with what it had not reported.
-  void OnSelfEnded(const std::string& job) { self_ended_.insert(job); }
-  bool self_ended(const std::string& job) const { return self_ended_.contains(job); }
-  // True when an older store did not know the worker.
+  // A worker has ended, and nobody has told it to: with what it had not reported.
+  void OnSelfEnded(const std::string& job, uint64_t incarnation);
+  // True when a worker has ended so after the iteration.
+  bool WentUntold(const std::string& job, int64_t iteration) const {
+    return untold_.contains(job) && iteration <= untold_.at(job);
+  }
+  // True when an older store did not know the worker, and no coordinator has heard its agent since.
   bool was_left(uint64_t incarnation) const { return were_left_.contains(incarnation); }
+  // No agent knows the worker any more.
+  void OnStray(uint64_t incarnation) { strays_.insert(incarnation); }
   bool stop_ordered(uint64_t incarnation) const { return stop_ordered_.contains(incarnation); }
   // The worker has ended, or no agent knows it any more.
   void OnGone(const std::string& job, uint64_t incarnation);
@@ -201,11 +220,6 @@ class Ledger {
   void CheckChosen(const JobTruth& job, uint64_t run, uint64_t epoch);
   bool IsPassedOver(const JobTruth& job, int64_t iteration) const;
   static void BeginAt(JobTruth& job, const RankBeginning& from);
-  void LeaveNone(const std::string& job) {
-    if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
-      found->second.left.clear();
-    }
-  }
   void NoteState(JobTruth& job, uint64_t epoch, int64_t iteration, uint64_t lineage);
 
   World& world_;
@@ -217,9 +231,11 @@ class Ledger {
   std::map<std::string, Forgotten> forgotten_;                      // by job
   std::map<std::string, std::pair<std::string, int64_t>> refused_;  // by job; and when
   std::map<std::pair<uint64_t, uint64_t>, std::string> secrets_;    // by run and epoch
-  std::set<std::string> self_ended_;                                // jobs
-  std::set<uint64_t> were_left_;                                    // incarnations of workers
-  std::set<uint64_t> stop_ordered_;                                 // incarnations of workers
+  std::map<std::string, int64_t> untold_;  // iterations that were done when a worker of the job ended by itself
+  // Workers whose agents nobody has heard since an older store did not know them, by incarnation: site, and since when.
+  std::map<uint64_t, std::pair<std::string, int64_t>> were_left_;
+  std::set<uint64_t> strays_;        // the same
+  std::set<uint64_t> stop_ordered_;  // incarnations of workers
   bool disk_lost_ = false;
   int64_t iterations_ = 0;  // of all ranks of all runs
 };

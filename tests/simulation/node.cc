@@ -176,7 +176,7 @@ void Worker::Carry(WorkerLog& effect) {
 void Worker::Carry(ExitWorker& effect) {
   exit_code_ = effect.code;
   if (effect.code != 0) {
-    node_.ledger_.OnSelfEnded(id_.job());
+    node_.ledger_.OnSelfEnded(id_.job(), id_.incarnation());
   }
   world_.Trace("{} exits with {}: {}", process_->name, effect.code, effect.reason);
   world_.Kill(process_);

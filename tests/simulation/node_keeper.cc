@@ -273,6 +273,7 @@ void Node::LoseState() {
       ledger_.OnGone(worker->id().job(), worker->id().incarnation());
       worker->process()->on_death = [raw = worker.get()] { raw->trainer().Interrupt(); };
       worker->stray_ns_ = world_.now_ns();
+      ledger_.OnStray(worker->id().incarnation());
       strays_.push_back(worker);
     }
   }

@@ -93,7 +93,8 @@ void OlderStore::Compare(const std::string& job, const StoredJob* before, uint64
       const bool was_left = earlier != nullptr && earlier->left.contains(id.incarnation());
       older.goes_on = older.goes_on || (of_run && !ledger_.stop_ordered(id.incarnation()));
       if (!is_known && (Serves(before, id) || was_left)) {
-        older.forgotten.left[id.incarnation()] = {.site = id.site(), .device = id.device()};
+        older.forgotten.left[id.incarnation()] = {
+            .site = id.site(), .device = id.device(), .run = status.run_incarnation()};
         older.forgotten.outrun = true;
       }
     }

@@ -50,7 +50,7 @@ class Simulation final : public Listener {
     user_.Want(std::move(second), world_.Between(3, 60) * kSecondNs);
     disk_.on_failed = [this](const std::string& job, const std::string& cause) {
       losses_.OnFailed(job, cause);
-      ledger_.OnOver(job);
+      ledger_.OnFailed(job, disk_.Find(job)->record.run_incarnation());
     };
     disk_.on_recovering = [this](const std::string& job, const std::string& cause) {
       losses_.OnRecovering(job, cause);

@@ -102,7 +102,7 @@ void StoreRules::CheckEvaluations(const std::string& job, const v1::JobDetail& b
     const v1::EvaluationSummary& each = now.evaluations(i);
     const bool in_order = i == 0 || each.iteration() > now.evaluations(i - 1).iteration();
     const bool right = each.incomplete()
-                           ? ledger_.excused(job) || ledger_.self_ended(job) ||
+                           ? ledger_.excused(job) || ledger_.WentUntold(job, each.iteration()) ||
                                  ledger_.LostBefore(job, each.iteration()) || ledger_.MayLack(job, each.iteration() - 1)
                            : each.loss() == ValidationLossOf(each.iteration());
     if (!in_order || !right) {

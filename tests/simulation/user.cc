@@ -39,6 +39,7 @@ void User::Meet(const std::shared_ptr<CoordinatorLife>& coordinator) {
 
 void User::Follow() {
   const int64_t now_ns = world_.now_ns();
+  ledger_.NoteHeardLeft();
   for (auto& [name, job] : jobs_) {
     const StoredJob* stored = disk_.Find(name);
     const JobState state = stored == nullptr ? v1::JOB_STATE_UNSPECIFIED : stored->detail.summary().state();
@@ -51,7 +52,7 @@ void User::Follow() {
     }
     if (const int steps = stored == nullptr ? 0 : stored->detail.transitions_size();
         std::exchange(job.transitions, steps) != steps) {
-      job.entered_ns = now_ns;  // it may be back in a state that it left for a moment
+      job.moved_ns = now_ns;
     }
     if (!reach_.hears(job.spec.placement.sites)) {
       job.unreachable_ns += kPollNs;
@@ -285,11 +286,11 @@ void User::CheckEnd() const {
                in_state_ns < 20 * plane_.iteration_ns(name) + 120 * kSecondNs) {
       continue;  // the process must have ended, and a coordinator that was restarted begins to wait anew
     } else if (job.state == v1::JOB_STATE_RECOVERING && ledger_.excused(name, "a worker is stuck") &&
-               in_state_ns < 180 * kSecondNs) {
-      // One that is stuck before it is prepared is not told from one that reads before timeouts.start; and losses
-      // before it and this one each delay what follows by a minute at most.
+               in_state_ns < (stored->detail.summary().losses() > 2 ? 180 : 75) * kSecondNs) {
+      // One that is stuck before it is prepared is not told from one that reads before timeouts.start. Losses one after
+      // the other delay what follows, each by a minute at most.
       continue;
-    } else if (in_state_ns > 60 * kSecondNs) {
+    } else if (world_.now_ns() - job.moved_ns > 60 * kSecondNs) {  // it may be back in a state that it left meanwhile
       world_.Break(fmt::format("job {} stays {}: {}", name, JobStateName(job.state), cause));
     }
   }

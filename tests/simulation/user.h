@@ -29,6 +29,7 @@ struct UserJob {
   bool wants_resume = false;
   int64_t entered_ns = 0;  // its state, as the store has it
   int transitions = 0;     // in the store
+  int64_t moved_ns = 0;    // the last of them
   JobState state = v1::JOB_STATE_UNSPECIFIED;
   int64_t unreachable_ns = 0;                  // how long some site of it could not be reached in this state
   int64_t abandoning_ns = 0;                   // how long a stuck worker has not abandoned its iteration, undisturbed
