@@ -25,7 +25,10 @@ constexpr char kUnreadableMark[] = "geopipe/unreadable-checkpoint";
 // True when the node has no intact copy.
 bool IsLack(const absl::Status& status) { return absl::IsNotFound(status) || absl::IsDataLoss(status); }
 
-absl::Status Marked(absl::Status status) { return IsLack(status) ? MarkUnreadable(std::move(status)) : status; }
+// Marks errors that another checkpoint may not have: also those of nodes that cannot give their files.
+absl::Status Marked(absl::Status status) {
+  return IsLack(status) || absl::IsUnavailable(status) ? MarkUnreadable(std::move(status)) : status;
+}
 
 bool IsOf(const CheckpointManifest& manifest, const CheckpointIdentity& wanted) {
   return manifest.next_iteration == wanted.iteration &&

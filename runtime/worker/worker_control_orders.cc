@@ -76,6 +76,7 @@ void WorkerControl::HandleDeferred() {
   while (!deferred_.empty() && !busy() && !exit_.has_value()) {
     v1::WorkerCommand command = std::move(deferred_.front());
     deferred_.pop_front();
+    defers_since_ns_ = lived_ns_;  // the others wait for this one from here on
     Handle(std::move(command));
   }
 }

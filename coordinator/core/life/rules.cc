@@ -55,7 +55,7 @@ Answer Hopeless(const Situation& s) {
                   : cause->sentence);
 }
 
-// Workers with trouble count as lost, and these. A worker's own losses are counted, those by its node's trouble are
+// Workers with trouble count as lost, and these. A worker's own losses are counted, those by a node's trouble are
 // timed.
 Answer LoseOrFail(const Situation& s, const FailureEvidence& cause, std::vector<LostWorker> more = {}) {
   Decision lose{

@@ -293,18 +293,19 @@ Reaction WorkerReports::OnFailure(WorkerFacts& worker, const v1::FailureReport& 
   } else {
     worker.trouble = evidence.sentence;
     worker.of_node = evidence.of_node && Here().HasTrained();
-    worker.of_peer = evidence.kind == "cut" && life_.state == v1::JOB_STATE_DEPLOYING && Here().HasTrained();
+    worker.of_peer = evidence.worth == FailureEvidence::Worth::kConsequence && Here().HasTrained();
   }
   crew_.diagnosis.Add(now_ns_, std::move(evidence));
   return {};
 }
 
 // Notes that a file of it could not be read, though nobody has found it damaged: a disk or a mount may be back in a
-// moment. True when it is passed over from now on, for a while; it stays listed. A file that is not there is not waited
-// for. Where an older one cannot be read either the node is at fault and not the newest, which is tried as long again
-// before the next.
-bool WorkerReports::NoteUnread(const CheckpointIdentity& checkpoint, bool is_missing) {
-  constexpr int64_t kPatienceNs = 20'000'000'000;
+// moment, and another node is waited for longer than the worker's own. True when it is passed over from now on, for a
+// while; it stays listed. A file that is not there is not waited for. Where an older one cannot be read either the node
+// is at fault and not the newest, which is tried as long again before the next.
+bool WorkerReports::NoteUnread(const CheckpointIdentity& checkpoint, absl::StatusCode code) {
+  const bool is_missing = code == absl::StatusCode::kNotFound;
+  const int64_t patience_ns = code == absl::StatusCode::kUnavailable ? 60'000'000'000 : 20'000'000'000;
   constexpr int64_t kPassOverNs = 600'000'000'000;
   std::erase_if(crew_.unread, [&](const Unread& each) { return now_ns_ - each.since_ns >= 2 * kPassOverNs; });
   auto found = std::ranges::find(crew_.unread, checkpoint, &Unread::checkpoint);
@@ -317,7 +318,7 @@ bool WorkerReports::NoteUnread(const CheckpointIdentity& checkpoint, bool is_mis
   const bool is_second = newer->passed_over_until_ns > now_ns_ && newer->checkpoint.iteration > checkpoint.iteration;
   if (!is_missing && is_second) {
     *newer = {.checkpoint = newer->checkpoint, .since_ns = now_ns_};
-  } else if (!is_missing && now_ns_ - found->since_ns < kPatienceNs) {
+  } else if (!is_missing && now_ns_ - found->since_ns < patience_ns) {
     return false;
   }
   found->passed_over_until_ns = now_ns_ + kPassOverNs;
@@ -328,16 +329,17 @@ bool WorkerReports::NoteUnread(const CheckpointIdentity& checkpoint, bool is_mis
 // decide.
 bool WorkerReports::PassOver(const v1::FailureReport& report, const std::string& sentence) {
   const absl::StatusOr<CheckpointIdentity> checkpoint = FromProto(report.unreadable());
-  const bool may_pass = report.of_node() && Here().HasTrained();
-  if (!checkpoint.ok() ||
-      (may_pass && !NoteUnread(*checkpoint, report.code() == static_cast<int>(absl::StatusCode::kNotFound)))) {
+  const auto code = static_cast<absl::StatusCode>(report.code());
+  const bool is_of_peer = code == absl::StatusCode::kUnavailable;
+  const bool may_pass = (report.of_node() || is_of_peer) && Here().HasTrained();
+  if (!checkpoint.ok() || (may_pass && !NoteUnread(*checkpoint, code))) {
     return false;
   }
   const std::set<NodeKey> nodes = life_.MemberNodes();
   std::vector<CheckpointIdentity> others = crew_.Readable(now_ns_, life_.Checkpoints());
   std::erase(others, *checkpoint);
-  if (may_pass && !others.empty()) {
-    return true;
+  if ((may_pass && !others.empty()) || is_of_peer) {
+    return !others.empty();
   }
   life_.checkpoints.NoteUnreadable(*checkpoint, nodes);
   if (others.empty()) {

@@ -26,7 +26,7 @@ class WorkerReports : public Hearing {
   Reaction OnFinished(WorkerFacts& worker, const v1::FinishedReport& report);
   void CheckStuck(WorkerFacts& worker, const v1::WorkerStatus& status);
   Reaction OnFailure(WorkerFacts& worker, const v1::FailureReport& report);
-  bool NoteUnread(const CheckpointIdentity& checkpoint, bool is_missing);
+  bool NoteUnread(const CheckpointIdentity& checkpoint, absl::StatusCode code);
   bool PassOver(const v1::FailureReport& report, const std::string& sentence);
   void OnDataCheck(const WorkerKey& key, const v1::DataCheckReport& report);
   Reaction OnCheckpoint(const WorkerKey& key, const v1::WorkerReport& report);

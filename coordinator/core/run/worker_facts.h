@@ -62,7 +62,7 @@ struct WorkerFacts {
   bool told_all = false;     // its last report of this epoch's iterations and evaluations has come
   std::string trouble = {};  // why another is to be started in its place, if the job goes on; empty: it is well
   bool of_node = false;      // the trouble is its node's
-  bool of_peer = false;      // or that of another's, whose files it has asked for
+  bool of_peer = false;      // or comes from another's: the worker was cut off before its epoch began
   // Latest time since which the process may live without an agent that knows it; unset: one does, or it has ended.
   std::optional<int64_t> alone_since_ns = std::nullopt;
   v1::DataCheckReport data_check = {};  // the latest in this life of the coordinator

@@ -113,7 +113,7 @@ absl::Status CheckpointFetcher::NoSource(std::span<const ExchangeSource> sources
   std::string message = fmt::format("{} of the checkpoint before iteration {} cannot be fetched ({}); {}", name,
                                     iteration, fmt::join(reasons, "; "),
                                     all_answered ? "copy the file from a node that has it or choose another checkpoint"
-                                                 : "check the network between the sites and the workers there");
+                                                 : "check the network between the sites, and the nodes that have it");
   return all_answered ? absl::DataLossError(message) : absl::UnavailableError(message);
 }
 

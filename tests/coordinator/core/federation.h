@@ -45,6 +45,7 @@ class Federation {
   // --- Time and events; all keep the effects in `last`. ---
   const Effects& Step(Event event);
   void Advance(int64_t ns) { now_ns_ += ns; }
+  int64_t now_ns() const { return now_ns_; }
   // Advances in steps of 100 ms; connected agents send heartbeats.
   void RunFor(int64_t ns);
 

@@ -162,7 +162,7 @@ TEST_CASE("a source that serves nothing yet is asked again, and one that never d
   const absl::Status status = hasty.Fetch({node.source()}, file);
   CHECK(absl::IsUnavailable(status));
   CHECK_THAT(Text(status), Contains("north at ") && Contains("the other end closed the connection") &&
-                               Contains("; check the network between the sites and the workers there"));
+                               Contains("; check the network between the sites, and the nodes that have it"));
   FetchingNode patient([](FetchOptions& options) { options.patience_ns = kMinuteNs; });
   absl::Status fetched = absl::UnknownError("");
   std::thread fetch([&] { fetched = patient.Fetch({node.source()}, file); });
