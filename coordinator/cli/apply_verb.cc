@@ -49,7 +49,7 @@ absl::StatusOr<std::vector<Request>> ReadRequests(const std::string& job_path, c
     Request& request = requests.emplace_back(Request{.job = each.name, .message = {}});
     const absl::StatusOr<JobSpec> job = RunFlags::WithSchedule(run, job_path, std::move(each));
     GP_RETURN_IF_ERROR(Named(job.status(), request.job, is_alone));
-    GP_RETURN_IF_ERROR(Named(CheckInputsHere(*job, job_path), request.job, is_alone));
+    GP_RETURN_IF_ERROR(Named(CheckInputsHere(*job, run.backend, job_path), request.job, is_alone));
     if (const std::optional<std::string> warning = ShardingWarning(*job); warning.has_value()) {
       PrintErr("warning: {}{}\n", is_alone ? "" : fmt::format("job {}: ", request.job), *warning);
     }

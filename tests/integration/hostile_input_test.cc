@@ -374,6 +374,9 @@ TEST_CASE("hostile input: less data than one iteration takes") {
   CheckRefused(files.Playground(), {"job.yaml:16:", "spec.data.path: ",
                                     "short.txt: 131 tokens are in data.path, fewer "
                                     "than the 512 of one iteration"});
+  std::vector<std::string> modelled = files.Playground();  // which reads none
+  modelled.insert(modelled.end(), {"--backend", "modelled"});
+  CheckRefused(modelled, {"--backend modelled needs to know how fast the devices are"});
 }
 
 }  // namespace

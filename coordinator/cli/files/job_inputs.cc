@@ -56,7 +56,10 @@ absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path) {
   return CheckValidation(job, job_path);
 }
 
-absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path) {
+absl::Status CheckInputsHere(const JobSpec& job, BackendKind backend, const std::string& job_path) {
+  if (!CapabilitiesOf(backend).computes) {
+    return absl::OkStatus();
+  }
   const absl::StatusOr<std::unique_ptr<Corpus>> data = OpenCorpus(job.data, job.model.vocab_size);
   GP_RETURN_IF_ERROR(DataStatus(data.status(), job_path));
   // However long samples are, as many tokens are needed, and the last one's target.

@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "optimizer/model/capabilities.h"
 #include "optimizer/model/job_spec.h"
 
 namespace geopipe {
@@ -16,7 +17,8 @@ namespace geopipe {
 absl::Status CheckDataHere(const JobSpec& job, const std::string& job_path);
 
 // CheckDataHere, and InvalidArgument for data too short for an iteration and for weights that are no model of the
-// job's, of which it reads headers, and of a tied model with a head of its own both tensors.
-absl::Status CheckInputsHere(const JobSpec& job, const std::string& job_path);
+// job's, of which it reads headers, and of a tied model with a head of its own both tensors. A backend that computes
+// nothing reads none of them.
+absl::Status CheckInputsHere(const JobSpec& job, BackendKind backend, const std::string& job_path);
 
 }  // namespace geopipe

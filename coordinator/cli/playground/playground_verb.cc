@@ -74,7 +74,7 @@ absl::StatusOr<Rehearsal> Prepare(const PlaygroundFlags& flags) {
   Rehearsal rehearsal;
   GP_ASSIGN_OR_RETURN(rehearsal.run, flags.run.Resolve());
   GP_ASSIGN_OR_RETURN(rehearsal.job, ReadJobFile(flags.job_path, rehearsal.run.backend));
-  GP_RETURN_IF_ERROR(CheckInputsHere(rehearsal.job, flags.job_path));
+  GP_RETURN_IF_ERROR(CheckInputsHere(rehearsal.job, rehearsal.run.backend, flags.job_path));
   GP_ASSIGN_OR_RETURN(rehearsal.job, RunFlags::WithSchedule(rehearsal.run, flags.job_path, std::move(rehearsal.job)));
   if (rehearsal.run.backend == BackendKind::kModelled && !rehearsal.run.explicit_costs && flags.topology_path.empty()) {
     return absl::InvalidArgumentError(
