@@ -31,7 +31,7 @@ class SuppliedState final : public WeightSource {
   // (Cancelled).
   //
   // Errors: FailedPrecondition: it is the state of another run or job. Else those of Checkpoint and CheckpointFetcher;
-  // IsUnreadable where no node that was asked has an intact copy.
+  // IsUnreadable where no node that was asked has an intact copy, or with Unavailable none can give one at the moment.
   static absl::StatusOr<std::unique_ptr<SuppliedState>> Open(const RankPreparation& preparation, Clock& clock,
                                                              const StopEvent& stop);
 
@@ -61,7 +61,7 @@ class SuppliedState final : public WeightSource {
   CheckpointFetcher fetcher_;
 };
 
-// Marks an error: no node that was asked has an intact copy of the checkpoint's state.
+// Marks an error: no node that was asked gives an intact copy of the checkpoint's state.
 absl::Status MarkUnreadable(absl::Status status);
 bool IsUnreadable(const absl::Status& status);
 

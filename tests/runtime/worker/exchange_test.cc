@@ -401,7 +401,7 @@ TEST_CASE("without anybody to ask a checkpoint that cannot be read is told as su
   CHECK(other.Prepared(0).unreadable().iteration() == 9);
 }
 
-TEST_CASE("what is not the checkpoint's own trouble does not make it unreadable") {
+TEST_CASE("a checkpoint is named that a source cannot give at the moment, and not for what is wrong here") {
   const TwoNodes before;
   SECTION("a source that cannot be reached, which may have it") {
     v1::FileSource nobody;
@@ -411,7 +411,8 @@ TEST_CASE("what is not the checkpoint's own trouble does not make it unreadable"
     run.Prepare(0, Saved(), {nobody});
     const v1::FailureReport failure = run.Prepared(0);
     CHECK_THAT(failure.message(), Contains("check the network between the sites"));
-    CHECK_FALSE(failure.has_unreadable());
+    CHECK(failure.code() == static_cast<int>(absl::StatusCode::kUnavailable));
+    CHECK(failure.has_unreadable());
   }
   SECTION("a folder that cannot be written") {
     Nodes run(before.job, {before.job.data.paths.front() + "/below-a-file", before.roots[1]});
