@@ -76,9 +76,6 @@ void Disk::Append(const JobProgress& progress) {
     job->next_iteration = *progress.begins_at;
   }
   for (const v1::IterationSummary& summary : progress.finished) {
-    if (job->next_iteration == 0) {
-      job->next_iteration = rules_.FirstOf(progress.job);
-    }
     if (summary.iteration() != job->next_iteration) {
       world_.Break(fmt::format("job {}: iteration {} is stored and {} is due", progress.job, summary.iteration(),
                                job->next_iteration));

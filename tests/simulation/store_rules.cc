@@ -69,11 +69,6 @@ void StoreRules::OnWritten(std::string_view job) {
   }
 }
 
-int64_t StoreRules::FirstOf(const std::string& job) const {
-  const JobTruth* truth = ledger_.Find(job);
-  return truth == nullptr ? 0 : truth->first;
-}
-
 void StoreRules::OnOutcome(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now) {
   for (const v1::CheckpointSummary& summary : now.checkpoints()) {
     const v1::CheckpointSummary* same = FindSame(before, summary);

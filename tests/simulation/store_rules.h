@@ -28,8 +28,6 @@ class StoreRules {
   void OnReplaced(const StoredJob* old, std::string_view keep_as, const std::vector<StoredJob>& jobs);
   // Something of the job is about to be written.
   void OnWritten(std::string_view job);
-  // The iteration that the job begins with, as it was applied last.
-  int64_t FirstOf(const std::string& job) const;
   // Judges an outcome that is about to be written over `before`.
   void OnOutcome(const std::string& job, const v1::JobDetail& before, const v1::JobDetail& now);
   void OnRecord(const StoredJob& job, const v1::JobRecord& now, const std::vector<StoredJob>& jobs,
