@@ -86,9 +86,7 @@ void AgentNews::OnNodeReturned(const NodeKey& node, const std::map<WorkerKey, Li
                           {.worth = FailureEvidence::Worth::kUnexplained, .sentence = worker.trouble, .kind = "gone"});
     }
   }
-  if (life_.state == v1::JOB_STATE_PAUSED) {
-    crew_.times.told_ns = now_ns_;  // its workers may have something to tell
-  }
+  crew_.times.told_ns = now_ns_;  // its workers may have something to tell
   NoteProgress();
   for (const auto& [key, living] : alive) {
     if (key.node_key() == node) {

@@ -143,6 +143,25 @@ TEST_CASE("an evaluation whose report is lost is told as such") {
   CHECK(Evaluations(f) == std::vector<int64_t>{-1, 2, -3});
 }
 
+TEST_CASE("an evaluation that was done while its agent was away is waited for when the agent is back") {
+  Federation f(Federation::RecoveringOptions());
+  f.job = EvaluatedJob(2);
+  f.DriveTo(v1::JOB_STATE_RUNNING);
+  f.IterateAll(0);
+  f.Close(f.sessions["west"]);
+  for (int32_t rank : {0, 1}) {
+    const std::string& site = f.sites[static_cast<size_t>(rank)];
+    f.Answer(site, IterationReportOf(rank, 1, 1));
+    f.Answer(site, IterationReportOf(rank, 1, 2));
+    f.Answer(site, FinishedReportOf(rank, 1, 3));
+  }
+  f.RunFor(150 * kSecond);
+  Return(f, "west", StateOf(v1::WORKER_PHASE_FINISHED, 1, 3));
+  f.RunFor(kSecond);
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
+  CHECK(Evaluations(f).empty());
+}
+
 TEST_CASE("another life of the coordinator knows the evaluations") {
   Federation before(Federation::RecoveringOptions());
   before.job = EvaluatedJob(1);
