@@ -45,7 +45,11 @@ void SiteRules::CheckLost() const {
   for (const auto& [name, runs] : leaves_) {
     const UserJob& job = user_.jobs().at(name);
     const StoredJob* stored = disk_.Find(name);
-    if (job.runs == runs && (job.state != v1::JOB_STATE_RUNNING || IsAt(*stored, site_))) {
+    // A worker of its own that no agent knows any more may live as long as one that is left alone.
+    const bool awaits_end = job.state == v1::JOB_STATE_PENDING &&
+                            job.detail.summary().cause().starts_with("waiting for its workers on ") &&
+                            world_.now_ns() - job.entered_ns < plane_.GraceOf(name) + kLeaveNs;
+    if (job.runs == runs && !awaits_end && (job.state != v1::JOB_STATE_RUNNING || IsAt(*stored, site_))) {
       world_.Break(fmt::format("job {} does not go on without {}, which is lost: {}: {}", name, site_,
                                JobStateName(job.state), job.detail.summary().cause()));
     }

@@ -86,7 +86,7 @@ void AgentNews::OnNodeReturned(const NodeKey& node, const std::map<WorkerKey, Li
                           {.worth = FailureEvidence::Worth::kUnexplained, .sentence = worker.trouble, .kind = "gone"});
     }
   }
-  crew_.times.told_ns = now_ns_;  // its workers may have something to tell
+  crew_.times.returned_ns = now_ns_;
   NoteProgress();
   for (const auto& [key, living] : alive) {
     if (key.node_key() == node) {

@@ -100,6 +100,7 @@ struct CrewFacts {
     bool planning = false;      // the planner has begun; until then it is busy with other jobs
     int64_t progress_ns = 0;    // of the last report of progress by some rank
     int64_t told_ns = 0;        // of the last report of an iteration
+    int64_t returned_ns = 0;    // the last agent that was back: its workers may have something to tell
     int64_t quiet_ns = 0;       // no known worker can have finished an iteration since
     int64_t recover_at_ns = 0;  // not before then is anything started again
     int64_t move_not_before_ns = 0;

@@ -257,7 +257,9 @@ Answer Save(const Situation& s) {
 // Missing reports are lost once all workers have left the epoch, are connected and say no more.
 Answer Gaps(const Situation& s) {
   constexpr int64_t kLastWordsNs = 120'000'000'000;
-  const bool is_quiet = s.now_ns - std::max(s.crew.times.told_ns, s.crew.times.progress_ns) >= kLastWordsNs;
+  constexpr int64_t kFirstWordsNs = 5'000'000'000;  // of workers whose agent is back
+  const bool is_quiet = s.now_ns - std::max(s.crew.times.told_ns, s.crew.times.progress_ns) >= kLastWordsNs &&
+                        s.now_ns - s.crew.times.returned_ns >= kFirstWordsNs;
   const bool lacks_some = s.told.iterations.next() < s.crew.reached ||
                           (s.AllFinished() && s.told.evaluations.next() != EvaluationLog::kNone);
   return is_quiet && lacks_some && s.AllLeft() && !s.SomeSilent() ? Do(Decision::Kind::kTellAll) : std::nullopt;

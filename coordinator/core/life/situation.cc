@@ -191,7 +191,7 @@ bool Situation::MayTellMore() const {
   constexpr int64_t kLastWordsNs = 2'000'000'000;
   return life.state == v1::JOB_STATE_PAUSED &&
          std::min(told.iterations.next(), told.evaluations.next()) < life.ended_at.value_or(0) &&
-         now_ns - crew.times.told_ns < kLastWordsNs;
+         now_ns - std::max(crew.times.told_ns, crew.times.returned_ns) < kLastWordsNs;
 }
 
 int64_t Situation::DeadlineNs() const {

@@ -160,6 +160,8 @@ TEST_CASE("an evaluation that was done while its agent was away is waited for wh
   f.RunFor(kSecond);
   CHECK(f.StateOf("tiny") == v1::JOB_STATE_RUNNING);
   CHECK(Evaluations(f).empty());
+  f.RunFor(5 * kSecond);  // nothing comes
+  CHECK(f.StateOf("tiny") == v1::JOB_STATE_COMPLETED);
 }
 
 TEST_CASE("another life of the coordinator knows the evaluations") {
