@@ -202,9 +202,6 @@ void Ledger::OnIteration(uint64_t run, uint64_t epoch, int32_t rank, int64_t ite
 
 void Ledger::OnOlderStore(const std::string& job, Older older) {
   Forgotten& forgotten = forgotten_[job];
-  for (const auto& [incarnation, left] : older.forgotten.left) {
-    were_left_[incarnation] = {left.site, world_.now_ns()};
-  }
   older.forgotten.outrun = older.forgotten.outrun || forgotten.outrun;
   older.forgotten.iterations = std::max(older.forgotten.iterations, forgotten.iterations);
   forgotten = std::move(older.forgotten);

@@ -135,15 +135,6 @@ class Ledger {
   bool MayLack(const std::string& job, int64_t iteration) const {
     return FindForgotten(job) != nullptr && iteration < FindForgotten(job)->iterations;
   }
-  // Notes which agents of left workers the coordinator hears.
-  void NoteHeardLeft() {
-    constexpr int64_t kForgottenNs = 2 * kSecondNs;  // the coordinator before is heard of no more
-    std::erase_if(were_left_, [this](const auto& entry) {
-      const std::string& site = entry.second.first;
-      const int64_t since_ns = entry.second.second;
-      return world_.now_ns() - since_ns > kForgottenNs && hears(site) && !strays_.contains(entry.first);
-    });
-  }
   // All sites of the job could be heard for so long.
   void NoteHeard(const std::string& job, int64_t for_ns) {
     if (const auto found = forgotten_.find(job); found != forgotten_.end()) {
@@ -169,10 +160,6 @@ class Ledger {
   bool WentUntold(const std::string& job, int64_t iteration) const {
     return untold_.contains(job) && iteration <= untold_.at(job);
   }
-  // True when an older store did not know the worker, and no coordinator has heard its agent since.
-  bool was_left(uint64_t incarnation) const { return were_left_.contains(incarnation); }
-  // No agent knows the worker any more.
-  void OnStray(uint64_t incarnation) { strays_.insert(incarnation); }
   bool stop_ordered(uint64_t incarnation) const { return stop_ordered_.contains(incarnation); }
   // The worker has ended, or no agent knows it any more.
   void OnGone(const std::string& job, uint64_t incarnation);
@@ -232,10 +219,7 @@ class Ledger {
   std::map<std::string, std::pair<std::string, int64_t>> refused_;  // by job; and when
   std::map<std::pair<uint64_t, uint64_t>, std::string> secrets_;    // by run and epoch
   std::map<std::string, int64_t> untold_;  // iterations that were done when a worker of the job ended by itself
-  // Workers whose agents nobody has heard since an older store did not know them, by incarnation: site, and since when.
-  std::map<uint64_t, std::pair<std::string, int64_t>> were_left_;
-  std::set<uint64_t> strays_;        // the same
-  std::set<uint64_t> stop_ordered_;  // incarnations of workers
+  std::set<uint64_t> stop_ordered_;        // incarnations of workers
   bool disk_lost_ = false;
   int64_t iterations_ = 0;  // of all ranks of all runs
 };

@@ -507,6 +507,7 @@ void Node::Carry(AgentLife& /*life*/, agent::RememberCoordinator& effect) {
   }
   if (!disk_full) {
     known_coordinator_ = effect.incarnation;
+    registered_ns_ = world_.now_ns();
     federation_ = effect.federation;
   }
 }

@@ -80,6 +80,7 @@ class Worker {
   int32_t exit_code_ = 0;
   bool killed_ = false;
   int64_t stray_ns_ = 0;
+  int64_t told_ns_ = 0;  // when its agent, which is gone, has registered with the coordinator of then
 };
 
 // A worker's stream to an agent.
@@ -240,6 +241,7 @@ class Node {
   uint64_t table_boot_ = 1;
   bool table_is_stale_ = false;  // the keeper could not write what it knows
   uint64_t known_coordinator_ = 0;
+  int64_t registered_ns_ = 0;  // with that one, first
   std::string federation_;
 };
 

@@ -106,9 +106,9 @@ void Node::Carry(KeeperLife& life, agent::Spawn& effect) {
     }
   }
   for (const std::shared_ptr<Worker>& stray : strays_) {
-    // A coordinator that was started since cannot know of it, nor need one whose store is older.
+    // A coordinator that its agent has never told of it cannot know of it.
     if (stray->process()->alive && stray->id().device() == id.device() &&
-        coordinator_.started_ns() < stray->stray_ns() && !ledger_.was_left(stray->id().incarnation())) {
+        coordinator_.started_ns() <= stray->told_ns_) {
       world_.Break(fmt::format("{} is started beside {}, which no agent knows",
                                fmt::format("worker {:x}", id.incarnation()), stray->process()->name));
     }
@@ -273,7 +273,7 @@ void Node::LoseState() {
       ledger_.OnGone(worker->id().job(), worker->id().incarnation());
       worker->process()->on_death = [raw = worker.get()] { raw->trainer().Interrupt(); };
       worker->stray_ns_ = world_.now_ns();
-      ledger_.OnStray(worker->id().incarnation());
+      worker->told_ns_ = registered_ns_;
       strays_.push_back(worker);
     }
   }

@@ -39,7 +39,6 @@ void User::Meet(const std::shared_ptr<CoordinatorLife>& coordinator) {
 
 void User::Follow() {
   const int64_t now_ns = world_.now_ns();
-  ledger_.NoteHeardLeft();
   for (auto& [name, job] : jobs_) {
     const StoredJob* stored = disk_.Find(name);
     const JobState state = stored == nullptr ? v1::JOB_STATE_UNSPECIFIED : stored->detail.summary().state();
