@@ -25,7 +25,10 @@ void AgentNews::OnExit(const WorkerKey& key, const v1::WorkerExit& exit) {
   const bool was_attached = worker.attached();
   worker.stage = Stage::kEnded;
   worker.alone_since_ns.reset();
-  const bool orderly = Here().Finished(worker) && exit.signal() == 0 && exit.exit_code() == 0;
+  // A job that recovers needs each of its workers: one that has ended as it should was told to by an earlier
+  // coordinator.
+  const bool orderly =
+      Here().Finished(worker) && exit.signal() == 0 && exit.exit_code() == 0 && life_.state != v1::JOB_STATE_RECOVERING;
   // A worker that has reported a failure stops by itself afterwards: its exit is no news, nor is the exit of one that
   // is to be started again.
   if (orderly || life_.posts.at(key).duty == Post::Duty::kLost) {

@@ -516,6 +516,21 @@ TEST_CASE("a worker that cannot even abandon its iteration while others recover 
   CHECK(f.Stops() == 1);
 }
 
+// Its agent may have kept the order of an earlier coordinator.
+TEST_CASE("a worker that ends as it should while its job recovers is replaced all the same") {
+  Federation f(Federation::RecoveringOptions());
+  Run(f);
+  f.IterateAll(2);
+  f.Answer("north", FinishedReportOf(0, 1, 3));
+  f.Exit(DeviceAt("west"), kKilled);
+  REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
+  f.Exit(DeviceAt("north"), 0, 0);
+  f.RunFor(5 * kSecond);
+  const v1::RecoverySummary recovery = f.DetailOf("tiny").recoveries(0);
+  REQUIRE(recovery.workers_size() == 2);
+  CHECK(recovery.workers(1).site() == "north");
+}
+
 TEST_CASE("a worker whose orders wait for longer than a preparation may take is replaced, whatever the epoch") {
   CoordinatorOptions options = Federation::RecoveringOptions();
   Federation f(options);
