@@ -70,7 +70,7 @@ struct Job {
   std::string stays;                      // why it does not leave nodes that it should; empty: it need not
   std::set<NodeKey> saved_for;            // nodes that go down, for which a checkpoint was asked for
   int64_t saves_before = 0;               // its iteration
-  int64_t save_again_ns = 0;              // not before then again
+  int64_t save_again_ns = 0;              // the next try is no earlier
   Exit exit;                              // that LookAfter has found, for the rules of the same step
 
   // --- Iterations. ---

@@ -101,7 +101,7 @@ Answer Begin(const Situation& s) {
     facts.told_iterations = s.life.end();  // all members live: they tell the rest of the epoch while it is PAUSED
   }
   if (s.life.state == v1::JOB_STATE_PAUSED) {
-    facts.told_iterations = *s.life.ended_at;  // as was said
+    facts.told_iterations = *s.life.ended_at;  // the job has said that it is paused before it
   }
   EpochDecision next = NextEpoch(s.life.epoch, facts);
   if (next.kind != EpochDecision::Kind::kNew) {

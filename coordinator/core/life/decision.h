@@ -17,7 +17,7 @@ struct LostWorker {
   WorkerKey worker;
   std::string cause;     // one sentence
   bool of_node = false;  // its node's trouble: not counted against the worker
-  bool of_peer = false;  // that of another's, likewise
+  bool of_peer = false;  // another node's trouble, which is not counted, either
 };
 
 struct Decision {

@@ -325,6 +325,20 @@ TEST_CASE("a file that cannot be opened ends a job that has never trained, and c
   CHECK(f.broken == "");
 }
 
+// The job has checkpoints of iterations 1 and 2, with copies, and the worker of north is killed.
+Federation NorthLost() {
+  Federation f = Made();
+  f.job.grace_ns = 3600 * kSecond;
+  RunSaved(f);
+  Save(f, 1, 2);
+  CopyAll(f, 1, 2);
+  f.Exit(DeviceAt("north"), kKillSignal);
+  return f;
+}
+
+// The iteration that the latest epoch begins with.
+int64_t Tried(Federation& f) { return f.DetailOf("tiny").epochs().rbegin()->first_iteration(); }
+
 // A rank of the epoch cannot read the checkpoint before the iteration, by its node's trouble.
 void FailToReadThere(Federation& f, uint64_t epoch, int64_t iteration, absl::StatusCode code) {
   v1::WorkerReport report = NodeFailure(epoch, code, "a file cannot be read: Input/output error");
@@ -361,22 +375,16 @@ v1::WorkerReport CutOffFrom(Federation& f, uint64_t epoch, int64_t iteration) {
 }
 
 TEST_CASE("files that another node cannot give for a minute cost no loss, and then an older checkpoint is taken") {
-  Federation f = Made();
-  f.job.grace_ns = 3600 * kSecond;
-  RunSaved(f);
-  Save(f, 1, 2);
-  CopyAll(f, 1, 2);
-  f.Exit(DeviceAt("north"), kKillSignal);
+  Federation f = NorthLost();
   const int64_t begin_ns = f.now_ns();
-  const auto tried = [&] { return f.DetailOf("tiny").epochs().rbegin()->first_iteration(); };
   uint64_t epoch = 1;
-  for (StartNorthAgain(f, epoch++); tried() == 2; StartNorthAgain(f, epoch++)) {
+  for (StartNorthAgain(f, epoch++); Tried(f) == 2; StartNorthAgain(f, epoch++)) {
     REQUIRE(f.now_ns() - begin_ns < 120 * kSecond);
     f.Answer("north", CutOffFrom(f, epoch, 2));
     f.Exit(DeviceAt("north"), 0, 1);
   }
   CHECK(f.now_ns() - begin_ns >= 60 * kSecond);
-  CHECK(tried() == 1);
+  CHECK(Tried(f) == 1);
   CHECK(epoch > 10);  // more tries than losses that are allowed
   CHECK(StatusOf(f, "north").trouble().empty());
   CHECK(ListedIn(f) == std::vector<int64_t>{1, 2});
@@ -384,11 +392,7 @@ TEST_CASE("files that another node cannot give for a minute cost no loss, and th
 }
 
 TEST_CASE("nor do they cost a loss of a rank that finds out when its job recovers already") {
-  Federation f = Made();
-  f.job.grace_ns = 3600 * kSecond;
-  RunSaved(f);
-  Save(f, 1, 2);
-  f.Exit(DeviceAt("north"), kKillSignal);
+  Federation f = NorthLost();
   StartNorthAgain(f, 1);
   f.Answer("north", CutOffFrom(f, 2, 2));
   f.RunFor(2 * kSecond);
@@ -403,47 +407,41 @@ TEST_CASE("nor do they cost a loss of a rank that finds out when its job recover
 }
 
 TEST_CASE("a checkpoint that cannot be read for a while is tried again, then passed over, and stays listed") {
-  Federation f = Made();
-  f.job.grace_ns = 3600 * kSecond;
-  RunSaved(f);
-  Save(f, 1, 2);
-  CopyAll(f, 1, 2);
-  f.Exit(DeviceAt("north"), kKillSignal);
+  Federation f = NorthLost();
   uint64_t epoch = 1;
-  const auto tried = [&] { return f.DetailOf("tiny").epochs().rbegin()->first_iteration(); };
   SECTION("its disk is back after some seconds") {
     for (int tries = 0; tries < 3; ++tries) {
       StartNorthAgain(f, epoch++);
-      CHECK(tried() == 2);
+      CHECK(Tried(f) == 2);
       FailToReadThere(f, epoch, 2, absl::StatusCode::kDataLoss);
       REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
       f.Exit(DeviceAt("north"), 0, 1);
     }
     StartNorthAgain(f, epoch);
-    CHECK(tried() == 2);
+    CHECK(Tried(f) == 2);
   }
   SECTION("it is not") {
     int tries = 0;
-    for (StartNorthAgain(f, epoch++); tried() == 2 && tries < 20; StartNorthAgain(f, epoch++)) {
+    for (StartNorthAgain(f, epoch++); Tried(f) == 2 && tries < 20; StartNorthAgain(f, epoch++)) {
       FailToReadThere(f, epoch, 2, absl::StatusCode::kDataLoss);
       REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
       f.Exit(DeviceAt("north"), 0, 1);
       ++tries;
     }
     CHECK(tries >= 4);
-    CHECK(tried() == 1);
+    CHECK(Tried(f) == 1);
     FailToReadThere(f, epoch, 1, absl::StatusCode::kDataLoss);  // nor can that of the other: the node is at fault
     REQUIRE(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
     f.Exit(DeviceAt("north"), 0, 1);
     StartNorthAgain(f, epoch);
-    CHECK(tried() == 2);
+    CHECK(Tried(f) == 2);
   }
   SECTION("its file is not there: the one before, at once") {
     StartNorthAgain(f, epoch++);
     FailToReadThere(f, epoch, 2, absl::StatusCode::kNotFound);
     f.Exit(DeviceAt("north"), 0, 1);
     StartNorthAgain(f, epoch++);
-    CHECK(tried() == 1);
+    CHECK(Tried(f) == 1);
     FailToReadThere(f, epoch, 1, absl::StatusCode::kNotFound);  // nor that of the other: none is given up
     CHECK(f.StateOf("tiny") == v1::JOB_STATE_RECOVERING);
   }
